@@ -1,4 +1,4 @@
-"""What `gymnasium.make` can, from a command line: ids of other packages, arguments, wrappers."""
+"""The gymnasium program with ids of other packages, constructor arguments and wrappers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ PACKAGE = {
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a package in `tmp_path` that no test had before, with what it leaves in this process removed."""
+    """The unique name of a package in `tmp_path`; its ids and modules are removed from this process afterwards."""
     name = f"package{next(NUMBERS)}"
     (tmp_path / name).mkdir()
     for file, text in PACKAGE.items():
@@ -88,7 +88,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def run(*line: str) -> tuple[RunSummary, Conversation]:
-    """What the program does, in this process."""
+    """Run the program in this process; return its summary and the connection at the server."""
     with RlxPeer() as peer:
         summary = gym.main(gym.parser().parse_args([peer.address, *line]))
         (talk,) = peer.talks
@@ -106,7 +106,7 @@ def made(name: str, count: int, *options: str) -> gymnasium.vector.VectorEnv:
     return gym.make(gym.find(arguments), False, [], arguments)
 
 
-def test_an_argument_of_the_constructor_changes_the_spaces() -> None:
+def test_constructor_argument_changes_spaces() -> None:
     _, talk = run("LunarLander-v3", "2", "--steps", "10", "--kwarg", "continuous=true")
     assert talk.hello.action_space == rlx.Box(-1, 1, (2,))
     _, talk = run("FrozenLake-v1", "2", "--steps", "10", "--kwarg", "map_name=8x8", "--kwarg", "is_slippery=False")
@@ -121,13 +121,13 @@ def test_an_argument_of_the_constructor_changes_the_spaces() -> None:
         ('{"a": [1, 2]}', {"a": [1, 2]}), ("(84, 84)", (84, 84)), ("a=b", "a=b"), ("", ""), ("false ly", "false ly"),
     ],
 )  # fmt: skip
-def test_a_value_is_read_as_json_then_as_python_then_as_text(text: str, value: object) -> None:
+def test_value_is_parsed_as_json_then_python_then_text(text: str, value: object) -> None:
     ((name, read),) = gym.parser().parse_args(["random", "any", "--kwarg", f"name={text}"]).kwarg
     assert (name, read) == ("name", value)
     assert type(read) is type(value)
 
 
-def test_pixels_of_a_car_through_three_wrappers() -> None:
+def test_three_wrappers_give_gray_84x84_frames() -> None:
     wrappers = ["--wrapper", 'MaxAndSkipObservation={"skip": 4}', *RESIZE, "--wrapper", "GrayscaleObservation"]
     with RlxPeer() as peer:
         done = program(GYM, peer.address, "CarRacing-v3", "1", "--steps", "12", "--seed", "1", *CAR, *wrappers)
@@ -139,20 +139,20 @@ def test_pixels_of_a_car_through_three_wrappers() -> None:
     assert talk.of(rlx.Step)[-1].observation[0].std() > 10
 
 
-def test_frames_of_wrappers_multiply() -> None:
+def test_frame_skips_of_wrappers_multiply() -> None:
     skips = ["--wrapper", "MaxAndSkipObservation", "--wrapper", 'RepeatAction={"num_repeats": 3}']
     _, talk = run("CarRacing-v3", "1", "--steps", "3", *CAR, *skips)
     assert talk.hello.frame_skip == 12
 
 
-def test_wrappers_are_put_on_in_their_order() -> None:
+def test_wrappers_are_applied_in_order() -> None:
     flat = ["--wrapper", 'TimeAwareObservation={"flatten": false}', "--wrapper", "FlattenObservation"]
     _, talk = run("CartPole-v1", "2", "--steps", "10", *flat)
     assert talk.hello.observation_space.shape == (5,)
     assert "FlattenObservation" not in refusal("CartPole-v1", *flat[2:], *flat[:2], *RESIZE)
 
 
-def test_what_a_wrapper_makes_of_an_observation_arrives_as_it_is() -> None:
+def test_wrapped_observations_are_sent_unchanged() -> None:
     options = ["--wrapper", "GrayscaleObservation", *RESIZE, "--wrapper", "NormalizeObservation"]
     _, talk = run("CarRacing-v3", "2", "--steps", "4", "--seed", "3", *CAR, *options)
     env = gymnasium.make("CarRacing-v3", continuous=False)
@@ -171,7 +171,7 @@ def test_what_a_wrapper_makes_of_an_observation_arrives_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_part_of_what_a_wrapper_made(vectorization: str) -> None:
+def test_observe_selects_from_wrapped_observation(vectorization: str) -> None:
     wrapper = ["--wrapper", "TimeAwareObservation", "--observe", "4", "--vectorization", vectorization]
     _, talk = run("CartPole-v1", "2", "--steps", "6", *wrapper)
     assert [step.observation[0][0].tolist() for step in talk.of(rlx.Step)] == [[1.0], [2.0], [3.0]]
@@ -182,16 +182,16 @@ def test_a_part_of_what_a_wrapper_made(vectorization: str) -> None:
     [
         ([], True),
         (["--kwarg", "sutton_barto_reward=true"], True),
-        (["--kwarg", "disable_env_checker=true"], False),  # which the vector form does not have
+        (["--kwarg", "disable_env_checker=true"], False),  # the vector form lacks this argument
     ],
 )
-def test_an_environments_own_vector_form_is_taken_if_it_has_the_arguments(options: list[str], own: bool) -> None:
+def test_own_vector_form_is_used_if_it_accepts_the_arguments(options: list[str], own: bool) -> None:
     env = made("CartPole-v1", gym.VECTOR_PAYS, *options)
     assert isinstance(env.unwrapped, CartPoleVectorEnv) == own
     env.close()
 
 
-def test_a_wrapper_wants_single_environments() -> None:
+def test_wrapper_disables_own_vector_form() -> None:
     limit = ["--wrapper", 'TimeLimit={"max_episode_steps": 5}']
     summary, talk = run("CartPole-v1", "4", "--steps", "80", *limit)
     assert list(talk.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
@@ -201,7 +201,7 @@ def test_a_wrapper_wants_single_environments() -> None:
     )
 
 
-def test_a_game_in_a_wrapper_has_its_usual_preprocessing_first() -> None:
+def test_atari_preprocessing_comes_before_wrappers() -> None:
     resize = ["--wrapper", 'ResizeObservation={"shape": [42, 42]}', "--kwarg", "full_action_space=true"]
     _, talk = run("ALE/Breakout-v5", "2", "--steps", "6", *resize)
     assert talk.hello.observation_space == rlx.Box(0, 255, (42, 42), np.uint8)
@@ -209,7 +209,7 @@ def test_a_game_in_a_wrapper_has_its_usual_preprocessing_first() -> None:
     assert "--kwarg frameskip: the preprocessing" in refusal("ALE/Breakout-v5", "--kwarg", "frameskip=2")
 
 
-def test_an_id_of_a_package_beside_the_program(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_in_working_directory_is_found(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     line = [f"{package}:RoomOf{package}-v0", "2", "--steps", "40", "--kwarg", "size=5"]
     with RlxPeer() as peer:
@@ -223,12 +223,12 @@ def test_an_id_of_a_package_beside_the_program(package: str, tmp_path: Path, mon
     assert steps[-1].truncated.tolist() == [True, True]
 
 
-def test_an_id_of_a_package_in_a_folder_that_is_named(package: str, tmp_path: Path) -> None:
+def test_package_in_path_option_is_found(package: str, tmp_path: Path) -> None:
     _, talk = run(f"{package}:RoomOf{package}", "2", "--steps", "4", "--path", str(tmp_path))
     assert talk.hello.environment == f"RoomOf{package}-v0"  # the newest
 
 
-def test_a_list_is_an_array_for_a_wrapper_that_wants_one(package: str, tmp_path: Path) -> None:
+def test_list_is_converted_to_array_for_wrapper(package: str, tmp_path: Path) -> None:
     scaled = f'{package}.room:Scaled={{"by": [1, 2, 3]}}'
     _, talk = run(f"{package}:RoomOf{package}-v0", "2", "--steps", "4", "--path", str(tmp_path), "--wrapper", scaled)
     assert talk.of(rlx.Step)[0].observation[0][0].tolist() == pytest.approx([0.3, 0.6, 0.9])
@@ -236,16 +236,16 @@ def test_a_list_is_an_array_for_a_wrapper_that_wants_one(package: str, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.checks("environments/OpenAI_Gym", "relaax/client")
-def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
+def test_register_option_calls_function_once(package: str, tmp_path: Path) -> None:
     options = ["--register", f"{package}.late:tell", "--path", str(tmp_path), "--steps", "4"]
-    for _ in range(2):  # a second call would warn, which is an error here
+    for _ in range(2):  # a second call would warn, and warnings are errors here
         _, talk = run(f"Late{package}-v0", "2", *options)
         assert talk.hello.environment == f"Late{package}-v0"
     _, talk = run("MinAtar/Breakout-v1", "2", "--steps", "4", "--register", "minatar.gym:register_envs")
     assert talk.hello.observation_space.shape == (10, 10, 4)
 
 
-def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
+def test_import_option_registers_ids(package: str, tmp_path: Path) -> None:
     options = ["--import", "json", "--import", package, "--path", str(tmp_path), "--steps", "4"]
     for _ in range(2):
         _, talk = run(f"RoomOf{package}-v0", "2", *options)
@@ -306,7 +306,7 @@ def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_a_sentence(
+def test_unusable_arguments_are_refused_with_reason(
     line: list[str], sentence: str, package: str, tmp_path: Path
 ) -> None:
     said = refusal(*(word.replace("PKG", package) for word in line), "--path", str(tmp_path))
@@ -318,7 +318,7 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(
     ("name", "sentence"),
     [("Hall", "has no environment 'Hall'; the nearest is 'Halls'"), ("Zoo", "has no environment 'Zoo'; it has Halls")],
 )
-def test_misspelt_class_names_those_of_its_module(name: str, sentence: str, tmp_path: Path) -> None:
+def test_misspelt_class_error_lists_classes_of_module(name: str, sentence: str, tmp_path: Path) -> None:
     module = f"halls{next(NUMBERS)}"
     text = "import gymnasium\nfrom gymnasium import Env, Wrapper\nclass Halls(Env): ...\nclass Around(Wrapper): ...\n"
     (tmp_path / f"{module}.py").write_text(text)
@@ -333,7 +333,7 @@ def test_misspelt_class_names_those_of_its_module(name: str, sentence: str, tmp_
         (["--wrapper", "TimeLimit={max: 3}"], "'TimeLimit={max: 3}' is neither NAME nor NAME={...} with arguments"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(
+def test_malformed_option_values_are_refused(
     line: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -341,7 +341,7 @@ def test_words_that_make_no_sense_are_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_program_ends_with_the_sentence_and_code_2() -> None:
+def test_usage_error_exits_with_code_2_and_one_line() -> None:
     done = program(GYM, "127.0.0.1:1", "FrozenLake-v1", "2", "--kwarg", "slippery=false")
     assert done.returncode == 2
     assert done.stderr.startswith("OpenAI_Gym/main: FrozenLake-v1 has no argument 'slippery'; it has ")

@@ -1,4 +1,4 @@
-"""environments/DeepMind_Lab against the Lab's documented API: the engine itself can be built with Bazel only."""
+"""environments/DeepMind_Lab against a fake Lab with the documented API, because the engine needs a Bazel build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lab() -> Lab:
     return Lab(LEVEL, ["RGB_INTERLEAVED"], config={"width": "84", "height": "84"})
 
 
-def test_an_episode_from_its_first_frame_to_its_end(lab):
+def test_last_observation_is_newest_frame_before_the_end(lab):
     level = Level(lambda: lab)
     seen, _ = level.reset(seed=1)
     assert (seen.shape, seen.dtype, seen[0, 0]) == ((84, 84), np.uint8, 0)
@@ -35,7 +35,7 @@ def test_an_episode_from_its_first_frame_to_its_end(lab):
     for _ in range(3):
         seen, reward, terminated, truncated, _ = level.step(FORWARD)
         outcomes.append((int(seen[5, 7]), reward, terminated, truncated))
-    # Four frames a step; the third one is cut by the end after ten, where there is no frame to be seen.
+    # A step takes four frames. The episode ends after ten, in the third step, and has no frame then.
     assert outcomes == [(4, 4.0, False, False), (8, 4.0, False, False), (8, 2.0, True, False)]
     assert level.reset()[0][0, 0] == 0
     level.close()
@@ -44,7 +44,7 @@ def test_an_episode_from_its_first_frame_to_its_end(lab):
 
 
 @pytest.mark.parametrize(("shrink", "actions"), [(True, SHRUNK), (False, ACTIONS)])
-def test_every_action_moves_one_control_within_its_bounds(lab, shrink, actions):
+def test_each_action_sets_one_control_within_bounds(lab, shrink, actions):
     level = Level(lambda: lab, frame_skip=1, shrink=shrink)
     count = {True: 6, False: 11}[shrink]
     assert level.action_space.n == len(actions) == count
@@ -58,7 +58,7 @@ def test_every_action_moves_one_control_within_its_bounds(lab, shrink, actions):
     assert len({(control, value > 0) for _, control, value in actions}) == count
 
 
-def test_the_reduced_actions_are_those_of_the_original():
+def test_shrunk_actions_look_strafe_and_move():
     assert [name for name, _, _ in SHRUNK] == [
         *("look left", "look right", "strafe left", "strafe right", "move forward", "move back"),
     ]
@@ -74,27 +74,27 @@ def test_the_reduced_actions_are_those_of_the_original():
         (["seekavoid_arena_01", "4", "--seed", "3"], 4, "seekavoid_arena_01"),
     ],
 )
-def test_how_many_and_which_level_may_both_be_left_out(words, count, name):
+def test_count_and_level_are_optional(words, count, name):
     arguments = parser().parse_args(["localhost:7001", *words])
     assert (arguments.environments, arguments.name, arguments.shrink) == (count, name, True)
 
 
 @pytest.mark.parametrize("words", [["display"], ["display", "maze"], ["maze", "display"]])
-def test_display_is_one_level_that_is_watched(words):
+def test_display_means_one_watched_level(words):
     arguments = parser().parse_args(["localhost", *words])
     assert (arguments.environments, arguments.display) == (1, True)
     assert arguments.name == ("maze" if "maze" in words else "nav_maze_static_01")
 
 
 @pytest.mark.parametrize(("words", "sentence"), [(["4", "5"], "4 5"), (["a", "b"], "a b"), (["0"], "less than 1")])
-def test_other_words_are_refused(words, sentence, capsys):
+def test_invalid_count_or_two_levels_are_refused(words, sentence, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["localhost:7001", *words])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_seeds_differ_from_episode_to_episode_and_not_from_run_to_run(lab):
+def test_episode_seeds_differ_and_repeat_in_second_run(lab):
     for _ in range(2):
         level = Level(lambda: lab)
         level.reset(seed=7)
@@ -104,13 +104,13 @@ def test_seeds_differ_from_episode_to_episode_and_not_from_run_to_run(lab):
     assert first != second
 
 
-def test_no_engine_is_started_for_the_spaces():
+def test_reading_spaces_starts_no_engine():
     level = Level(lambda: pytest.fail("started"))
     assert level.observation_space == gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
     level.close()
 
 
-def test_gray_weighs_the_colours_as_an_eye_does():
+def test_gray_uses_luma_weights():
     frame = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0]]], np.uint8)
     assert gray(frame).tolist() == [[76, 150, 29, 255, 0]]  # 0.299, 0.587 and 0.114 of 255
     assert gray(frame).dtype == np.uint8
@@ -126,7 +126,7 @@ def forward(talk: Conversation) -> None:
     ("count", "options", "actions"),
     [(1, [], 6), (2, ["--no-shrink"], 11), (2, ["--vectorization", "sync"], 6)],
 )
-def test_levels_against_a_server(count, options, actions):
+def test_levels_run_against_server(count, options, actions):
     with RlxPeer(forward) as peer:
         steps = str(6 * count)
         done = program(FAMILY, peer.address, str(count), LEVEL, "--steps", steps, *options, PYTHONPATH=DOCUMENTED)
@@ -144,7 +144,7 @@ def test_levels_against_a_server(count, options, actions):
     assert "mean return 10.0" in done.stdout
 
 
-def test_a_level_that_is_not_there_is_told_in_a_sentence():
+def test_unknown_level_is_refused_with_one_line():
     with RlxPeer(forward) as peer:
         done = program(FAMILY, peer.address, "corridr", PYTHONPATH=DOCUMENTED)
     assert done.returncode == 2
@@ -153,7 +153,7 @@ def test_a_level_that_is_not_there_is_told_in_a_sentence():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is installed")
-def test_without_the_lab_a_sentence_says_how_it_is_built():
+def test_missing_lab_error_names_build_command():
     done = program(FAMILY, "127.0.0.1:1", "2")
     assert done.returncode == 2
     assert done.stderr.startswith("DeepMind_Lab/main: this Python has no deepmind_lab")

@@ -1,4 +1,4 @@
-"""What the programs of environment families share."""
+"""Code that the programs of environment families share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDS = ("VizdoomMyWayHome-v0", "VizdoomMyWayHome-v1", "VizdoomBasic-v1", "Vizdoom
         ("basic", "VizdoomBasic-v1"),
     ],
 )
-def test_an_id_is_found_by_a_part_of_it(wanted: str, found: str) -> None:
+def test_part_of_id_finds_newest_id(wanted: str, found: str) -> None:
     assert families.find_id(wanted, IDS, "Vizdoom", "ViZDoom") == found
 
 
@@ -31,7 +31,7 @@ def test_an_id_is_found_by_a_part_of_it(wanted: str, found: str) -> None:
     ("wanted", "end"),
     [("my_way_hom", "; the nearest is 'VizdoomMyWayHome'"), ("CartPole-v1", "'CartPole-v1'"), ("xyzzy", "'xyzzy'")],
 )
-def test_the_nearest_id_is_offered_if_one_is_near(wanted: str, end: str) -> None:
+def test_unknown_id_error_suggests_nearest_id(wanted: str, end: str) -> None:
     with pytest.raises(UsageError) as refused:
         families.find_id(wanted, IDS, "Vizdoom", "ViZDoom")
     assert str(refused.value).startswith(f"ViZDoom has no environment {wanted!r}")
@@ -39,7 +39,7 @@ def test_the_nearest_id_is_offered_if_one_is_near(wanted: str, end: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_vector_resets_in_the_step_that_ends_an_episode(mode: str) -> None:
+def test_vector_resets_in_step_that_ends_episode(mode: str) -> None:
     env = families.vector(lambda: gymnasium.make("CartPole-v1", max_episode_steps=2), 2, mode)
     env.reset(seed=1)
     env.step(np.zeros(2, np.int64))
@@ -50,7 +50,7 @@ def test_a_vector_resets_in_the_step_that_ends_an_episode(mode: str) -> None:
 
 
 class Counted(gymnasium.Env):
-    """Its infos have an entry that gymnasium cannot merge."""
+    """An environment whose infos have an entry that gymnasium cannot merge."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -65,7 +65,7 @@ class Counted(gymnasium.Env):
         return np.zeros(1, np.float32), 0.0, False, False, {"t": self.t, "odd": np.zeros(self.np_random.integers(9))}
 
 
-def test_processes_send_the_infos_that_are_named() -> None:
+def test_async_vector_sends_only_named_infos() -> None:
     env = families.vector(Counted, 2, "async", ["t"])
     try:
         env.reset(seed=1)

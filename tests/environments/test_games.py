@@ -1,4 +1,4 @@
-"""What ale-py's vector does is not documented in all that matters here: these tests hold on to what was found."""
+"""Behaviour of ale-py's vector that ale-py does not document and that `Games` relies on."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from environments.ALE.games import Games, whole_games
 
 
 def play(games, steps, seed=0):
-    """Random steps: (observations, rewards, terminated, truncated, infos) of each."""
+    """Take random steps. Return (observations, rewards, terminated, truncated, infos) of each."""
     rng = np.random.default_rng(seed)
     return [games.step(rng.integers(games.single_action_space.n, size=games.num_envs)) for _ in range(steps)]
 
@@ -27,7 +27,7 @@ def make():
         games.close()
 
 
-def test_one_frame_of_each_game(make):
+def test_observation_is_newest_frame_of_each_game(make):
     games = make("boxing", 3)
     observations, _ = games.reset(seed=5)
     assert (observations.shape, observations.dtype) == ((3, 84, 84), np.uint8)
@@ -37,14 +37,14 @@ def test_one_frame_of_each_game(make):
     assert games.single_action_space.n == 18
 
 
-def test_a_games_own_actions_or_all_of_them(make):
+def test_full_action_space_has_18_actions(make):
     assert make("breakout", 1).single_action_space.n == 4
     assert make("breakout", 1, full_action_space=True).single_action_space.n == 18
 
 
 @pytest.mark.slow
 @pytest.mark.checks("environments/ALE", "relaax/client")
-def test_a_seed_gives_the_same_games_to_the_same_actions(make):
+def test_same_seed_and_actions_repeat_games(make):
     runs = []
     for seed in (1, 1, 2):
         games = make("breakout", 2)
@@ -54,7 +54,7 @@ def test_a_seed_gives_the_same_games_to_the_same_actions(make):
     assert (runs[0] != runs[2]).any()
 
 
-def test_a_lost_life_ends_an_episode_and_no_game(make):
+def test_lost_life_ends_episode_but_not_game(make):
     games = make("breakout", 2, life_loss=True, noop_max=0)
     games.reset(seed=1)
     ends, lives, over = np.zeros(2, int), [[], []], []
@@ -73,11 +73,11 @@ def test_a_lost_life_ends_an_episode_and_no_game(make):
             assert (episode.episode_return, episode.length) == (scores[i], lengths[i])
             scores[i], lengths[i], ends[i] = 0.0, 0, 0
     assert len(over) >= 2
-    assert all(count == 5 for counts in lives for count in counts)  # five lives to each game
+    assert all(count == 5 for counts in lives for count in counts)  # five lives per game
     assert any(episode.episode_return > 0 for episode in over)
 
 
-def test_without_life_loss_an_episode_is_a_game(make):
+def test_without_life_loss_episode_is_whole_game(make):
     games = make("breakout", 2)
     games.reset(seed=1)
     over = 0
@@ -90,8 +90,8 @@ def test_without_life_loss_an_episode_is_a_game(make):
 @pytest.mark.slow
 @pytest.mark.checks("environments/ALE", "relaax/client")
 @pytest.mark.parametrize("life_loss", [False, True])
-def test_a_game_that_is_cut_off_shows_its_final_frame(make, life_loss):
-    """What is called final is what the same game shows at that step where ale-py resets one step later."""
+def test_truncated_game_has_its_final_frame(make, life_loss):
+    """The final observation equals the one of the same game with NEXT_STEP autoreset at that step."""
     settings = {"noop_max": 0, "num_threads": 1, "stack_num": 1, "max_num_frames_per_episode": 100}
     later = AtariVectorEnv("boxing", 2, autoreset_mode=AutoresetMode.NEXT_STEP, **settings)
     cut = make("boxing", 2, max_frames=100, noop_max=0, life_loss=life_loss)
@@ -110,13 +110,13 @@ def test_a_game_that_is_cut_off_shows_its_final_frame(make, life_loss):
     assert [e.length for e in whole_games(infos)] == [25, 25]
 
 
-def test_rewards_are_the_raw_score(make):
+def test_rewards_are_raw_score(make):
     games = make("ms_pacman", 1)
     games.reset(seed=1)
     rewards = {float(step[1][0]) for step in play(games, 200)}
     assert 10.0 in rewards
 
 
-def test_a_rom_that_cannot_be_loaded_leaves_nothing_behind():
+def test_failed_constructor_raises_no_second_error():
     with pytest.raises(Exception, match="frameskip"):
         Games("boxing", 1, frame_skip=0)

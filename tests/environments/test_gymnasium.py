@@ -1,4 +1,4 @@
-"""What gymnasium has beyond its own small environments: Box2D, MuJoCo, and a part of an observation."""
+"""The gymnasium program with Box2D, MuJoCo and partial observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITION, ANGLE = 0, 2  # of CartPole-v1, whose elements 1 and 3 are velocities
 
 
 def actor(talk: Conversation) -> None:
-    """Serves with random actions of whatever space the client has."""
+    """Serve random actions of the client's action space."""
     rng = np.random.default_rng(3)
 
     def act(message: object, talk: Conversation) -> list[np.ndarray]:
@@ -46,7 +46,7 @@ def made(name: str, *options: str) -> gymnasium.vector.VectorEnv:
         ("Walker2d-v5", "sync", (17,), rlx.Box(-1, 1, (6,))),
     ],
 )
-def test_physics_runs_with_warnings_as_errors(name, vectorization, observation, action):
+def test_physics_environments_run_without_warnings(name, vectorization, observation, action):
     with RlxPeer(actor) as peer:
         done = program(GYM, peer.address, name, "2", "--steps", "200", "--seed", "3", "--vectorization", vectorization)
         hello, *rest = peer.talks[0].heard
@@ -60,7 +60,7 @@ def test_physics_runs_with_warnings_as_errors(name, vectorization, observation, 
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_unbounded_observations_in_double_precision_arrive_as_they_are(codec):
+def test_unbounded_float64_observations_are_sent_unchanged(codec):
     with RlxPeer(actor) as peer:
         line = (peer.address, "Hopper-v5", "2", "--steps", "20", "--seed", "5", "--codec", codec)
         gym.main(gym.parser().parse_args(line))
@@ -72,7 +72,7 @@ def test_unbounded_observations_in_double_precision_arrive_as_they_are(codec):
 
 
 @pytest.mark.parametrize(("count", "own"), [(gym.VECTOR_PAYS - 1, False), (gym.VECTOR_PAYS, True)])
-def test_an_environments_own_vector_form_is_for_many(count, own):
+def test_own_vector_form_is_used_from_threshold(count, own):
     arguments = gym.parser().parse_args(["random", "CartPole-v1", str(count)])
     env = gym.make(gym.find(arguments), False, [], arguments)
     assert isinstance(env.unwrapped, CartPoleVectorEnv if own else gymnasium.vector.SyncVectorEnv)
@@ -81,7 +81,7 @@ def test_an_environments_own_vector_form_is_for_many(count, own):
 
 
 @pytest.mark.parametrize("vectorization", ["vector_entry_point", "sync", "async"])
-def test_hidden_velocities_are_not_sent(vectorization):
+def test_observe_option_hides_velocities(vectorization):
     options = ["--vectorization", vectorization]
     with RlxPeer(actor) as peer:
         line = (peer.address, "CartPole-v1", "2", "--steps", "200", "--seed", "3", "--observe", "0,2", *options)
@@ -96,12 +96,12 @@ def test_hidden_velocities_are_not_sent(vectorization):
     whole.close()
     np.testing.assert_array_equal(init.observation[0], expected[:, kept])
     steps = [message for message in rest if isinstance(message, rlx.Step)]
-    assert len(steps) >= 100  # its own vector form uses a step to begin anew
+    assert len(steps) >= 100  # the own vector form uses one more step for a reset
     assert all(step.observation[0].shape == (2, 2) for step in steps)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_final_observation_hides_the_same(vectorization):
+def test_observe_option_applies_to_final_observations(vectorization):
     options = ["--vectorization", vectorization]
     whole, part = made("CartPole-v1", *options), made("CartPole-v1", *options, "--observe", "2,0")
     whole.reset(seed=1), part.reset(seed=1)
@@ -113,7 +113,7 @@ def test_a_final_observation_hides_the_same(vectorization):
         for index in np.flatnonzero(over):
             finals += 1
             np.testing.assert_array_equal(fewer["final_obs"][index], infos["final_obs"][index][[2, 0]])
-    assert finals >= 4  # pushed one way only, a pole falls within ten steps
+    assert finals >= 4  # with constant pushes a pole falls within ten steps
     whole.close(), part.close()
 
 
@@ -128,19 +128,19 @@ def test_a_final_observation_hides_the_same(vectorization):
         ("ALE/Boxing-v5", "0", "the observation is not a vector of numbers, but Box(0, 255, (84, 84), uint8)"),
     ],
 )
-def test_what_cannot_be_observed_is_told_in_a_sentence(name, observe, sentence):
+def test_invalid_observe_option_is_refused(name, observe, sentence):
     assert sentence in refusal(gym, "127.0.0.1:1", name, "2", "--observe", observe)
 
 
-def test_what_an_environment_in_a_process_lacks_is_told():
+def test_invalid_observe_option_is_refused_with_async():
     sentence = "--observe 0,4: there is no element 4; the observation has 0 to 3"
     line = ("127.0.0.1:1", "CartPole-v1", "2", "--observe", "0,4", "--vectorization", "async")
     done = program(GYM, *line)
     assert (done.returncode, sentence in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
-def test_a_vector_that_resets_within_the_step_is_refused():
-    # gymnasium's wrappers would leave its final observations whole.
+def test_observe_refuses_same_step_vector():
+    # gymnasium's wrappers do not process its final observations.
     whole = made("Acrobot-v1")
     with pytest.raises(UsageError, match="--vectorization sync"):
         Observe([0]).vector(whole)

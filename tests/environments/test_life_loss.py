@@ -14,7 +14,7 @@ class Emulator:
 
 
 class Game(gymnasium.Env):
-    """Two lives; one is lost with every third step. The observation counts the steps of the game."""
+    """A game with two lives; every third step loses one. The observation is the number of steps of the game."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
@@ -40,7 +40,7 @@ class Game(gymnasium.Env):
         return np.full(1, self.steps, np.float32), 2.0, over, not over and self.steps == self.cut_after, {}
 
 
-def test_an_episode_ends_with_a_life_and_the_game_goes_on():
+def test_life_ends_episode_and_game_continues():
     game = Game()
     env = LifeLoss(game)
     env.reset()
@@ -58,7 +58,7 @@ def test_an_episode_ends_with_a_life_and_the_game_goes_on():
     assert game.games == 2
 
 
-def test_a_game_that_is_cut_off_is_over():
+def test_truncated_game_is_over():
     game = Game(cut_after=5)
     env = LifeLoss(game)
     env.reset()
@@ -73,7 +73,7 @@ def test_a_game_that_is_cut_off_is_over():
     assert game.games == 2
 
 
-def test_a_seed_begins_a_new_game():
+def test_reset_with_seed_starts_new_game():
     game = Game()
     env = LifeLoss(game)
     env.reset()
@@ -82,7 +82,7 @@ def test_a_seed_begins_a_new_game():
     assert game.games == 2
 
 
-def test_whole_games_of_a_vector():
+def test_vector_reports_whole_games():
     vector = SyncVectorEnv(
         [lambda: LifeLoss(Game()), lambda: LifeLoss(Game(cut_after=4))], autoreset_mode=AutoresetMode.SAME_STEP
     )

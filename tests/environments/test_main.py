@@ -1,4 +1,4 @@
-"""environments/*/main as real processes against a scripted server."""
+"""The programs environments/*/main as real processes against a scripted server."""
 
 import json
 import os
@@ -35,12 +35,12 @@ def random_serve(talk: Conversation) -> None:
 
 
 def assert_quiet(stderr):
-    """Only the log: no traceback, no warning."""
+    """Assert that stderr has only log lines: no traceback, no warning."""
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
 @pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB", "TORCS"])
-def test_main_can_be_called_by_its_name(family):
+def test_main_is_an_executable_link(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"
     assert link.stat().st_mode & stat.S_IXUSR
@@ -58,7 +58,7 @@ def test_main_can_be_called_by_its_name(family):
         ("MiniWoB", "miniwob"),
     ],
 )
-def test_a_python_without_relaax_is_told_the_way_out(family, extra):
+def test_python_without_relaax_gets_install_hint(family, extra):
     script = ROOT / "environments" / family / "main.py"
     bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
     done = subprocess.run(bare, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -67,7 +67,7 @@ def test_a_python_without_relaax_is_told_the_way_out(family, extra):
     assert done.stderr == f"this Python has no relaax: {way_out}\n"
 
 
-def test_cart_poles_in_parallel():
+def test_cart_poles_use_own_vector_form():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "CartPole-v1", "4", "--steps", "300", "--seed", "7")
         hello, init, *_ = peer.talks[0].heard
@@ -75,12 +75,12 @@ def test_cart_poles_in_parallel():
     assert_quiet(done.stderr)
     assert "mean return" in done.stdout
     assert (hello.environment, hello.environments, hello.frame_skip) == ("CartPole-v1", 4, 1)
-    assert list(hello.autoreset) == [rlx.Autoreset.NEXT_STEP]  # its own vector form, in numpy
+    assert list(hello.autoreset) == [rlx.Autoreset.NEXT_STEP]  # the own vector form of gymnasium, in numpy
     assert init.observation[0].shape == (4, 4)
 
 
 @pytest.mark.slow
-def test_connections_side_by_side_register_minatar_once():
+def test_parallel_connections_register_minatar_once():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "MinAtar/Breakout-v1", "2", "--steps", "20", "--connections", "3")
         hello = peer.talks[0].hello
@@ -90,12 +90,12 @@ def test_connections_side_by_side_register_minatar_once():
     assert hello.observation_space.dtype == np.bool_
 
 
-def test_an_id_of_minatar_that_is_not_there_gets_the_nearest():
+def test_unknown_minatar_id_suggests_nearest_id():
     with pytest.raises(UsageError, match=r"no environment 'MinAtar/Brakeout-v1'; the nearest is 'MinAtar/Breakout-v1'"):
         naming.find("MinAtar/Brakeout-v1")
 
 
-def test_options_reach_the_server(tmp_path):
+def test_options_are_sent_to_server(tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     with RlxPeer(random_serve) as peer:
@@ -109,7 +109,7 @@ def test_options_reach_the_server(tmp_path):
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_a_probe_makes_one_and_says_its_spaces(tmp_path):
+def test_probe_prints_spaces_of_one_environment(tmp_path):
     (tmp_path / "measured").write_text("of another run")
     done = program(GYM, "probe", "CartPole-v1", "--connections", "3", "--measure", str(tmp_path / "measured"))
     assert done.returncode == 0, done.stderr
@@ -118,13 +118,13 @@ def test_a_probe_makes_one_and_says_its_spaces(tmp_path):
     assert (tmp_path / "measured").read_text() == "of another run"
 
 
-def test_the_token_may_come_from_the_environment():
+def test_token_is_read_from_environment_variable():
     with RlxPeer(random_serve) as peer:
         program(GYM, peer.address, "CartPole-v1", "--steps", "3", RELAAX_TOKEN="outside")
         assert peer.talks[0].hello.token == "outside"
 
 
-def test_an_environment_without_a_vector_form():
+def test_environment_without_vector_form_uses_sync():
     with RlxPeer() as peer:
         done = program(GYM, peer.address, "Pendulum-v1", "2", "--steps", "402")
         talk = peer.talks[0]
@@ -137,7 +137,7 @@ def test_an_environment_without_a_vector_form():
     assert cut.final_observation is not None
 
 
-def test_gymnasiums_boxing_with_the_usual_preprocessing():
+def test_gymnasium_boxing_has_usual_preprocessing():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "ALE/Boxing-v5", "2", "--steps", "60", "--seed", "1")
         hello, init, *rest = peer.talks[0].heard
@@ -152,7 +152,7 @@ def test_gymnasiums_boxing_with_the_usual_preprocessing():
 
 @pytest.mark.slow
 @pytest.mark.checks("environments", "relaax/client")
-def test_gymnasiums_games_report_whole_games_whatever_ends_an_episode():
+def test_gymnasium_games_with_life_loss_report_whole_games():
     with RlxPeer(random_serve) as peer:
         done = program(
             GYM, peer.address, "BreakoutNoFrameskip-v4", "2", "--life-loss", "--episodes", "2", "--seed", "1"
@@ -173,7 +173,7 @@ def test_gymnasiums_games_report_whole_games_whatever_ends_an_episode():
 
 @pytest.mark.slow
 @pytest.mark.checks("environments", "relaax/client")
-def test_boxing_from_a_rom():
+def test_boxing_rom_runs_against_server():
     with RlxPeer(random_serve) as peer:
         done = program(ALE, peer.address, "boxing", "4", "--steps", "400", "--seed", "1")
         hello, init, *_ = peer.talks[0].heard
@@ -191,7 +191,7 @@ def test_boxing_from_a_rom():
 
 @pytest.mark.slow
 @pytest.mark.checks("environments", "relaax/client")
-def test_an_id_and_lives_from_a_rom():
+def test_ale_program_options_are_applied():
     with RlxPeer(random_serve) as peer:
         options = ["--life-loss", "--episodes", "2", "--frame-skip", "5", "--threads", "1", "--full-action-space"]
         done = program(ALE, peer.address, "ALE/Breakout-v5", "2", *options)
@@ -223,7 +223,7 @@ def test_an_id_and_lives_from_a_rom():
         ((ale, "127.0.0.1:1", "boxing", "--retry-seconds", "-1"), "seconds"),
     ],
 )
-def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
+def test_invalid_arguments_are_refused_with_reason(arguments, sentence):
     assert sentence in refusal(*arguments)
 
 
@@ -237,13 +237,13 @@ def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
         ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "ALE/main: error: argument --sticky: 2 is not a probability"),
     ],
 )
-def test_a_program_that_refuses_ends_with_code_2(arguments, sentence):
+def test_usage_error_exits_with_code_2(arguments, sentence):
     done = program(*arguments)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert done.stderr.splitlines()[-1].startswith(sentence)
 
 
-def test_a_failure_of_the_server_is_one_sentence():
+def test_server_error_is_printed_in_one_line():
     with RlxPeer(refuse(ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
         done = program(GYM, peer.address, "CartPole-v1")
     assert done.returncode == 2
@@ -252,14 +252,14 @@ def test_a_failure_of_the_server_is_one_sentence():
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH])
-def test_spaces_that_the_server_does_not_take_are_no_matter_of_trying_again(code):
+def test_rejected_spaces_are_not_retried(code):
     with RlxPeer(refuse(code, "these spaces are not those")) as peer:
         done = program(GYM, peer.address, "CartPole-v1")
     assert done.returncode == 2
     assert done.stderr.count("these spaces are not those") == 1
 
 
-def test_the_end_of_training_is_no_failure():
+def test_training_finished_exits_with_code_0():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
@@ -283,19 +283,19 @@ def test_the_end_of_training_is_no_failure():
         (ALE, ["boxing", "2"], signal.SIGTERM, 0),
     ],
 )
-def test_a_signal_ends_it_quietly(family, arguments, number, code):
-    under_way = threading.Event()
+def test_signal_disconnects_and_exits_quietly(family, arguments, number, code):
+    started = threading.Event()
 
     def script(talk: Conversation) -> None:
         talk.welcome()
         for _ in range(20):
             talk.answer()
-        under_way.set()
+        started.set()
         while True:
             talk.answer()
 
     with RlxPeer(script) as peer, running(family, peer.address, *arguments) as process:
-        assert under_way.wait(PATIENCE)
+        assert started.wait(PATIENCE)
         if number == signal.SIGINT:
             interrupt_group(process)
         else:
@@ -309,8 +309,8 @@ def test_a_signal_ends_it_quietly(family, arguments, number, code):
 
 @pytest.mark.slow
 @pytest.mark.checks("environments", "relaax/client")
-def test_a_signal_that_a_callback_swallows_comes_again(tmp_path):
-    """As callbacks by cffi do, of pymunk for instance."""
+def test_signal_swallowed_by_callback_is_repeated(tmp_path):
+    """Callbacks through cffi swallow SystemExit, those of pymunk for instance."""
     (tmp_path / "engine.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import CartPoleEnv\n"
@@ -338,11 +338,11 @@ def test_a_signal_that_a_callback_swallows_comes_again(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_environments_are_closed_in_the_middle_of_a_step(mode):
+def test_interrupted_step_closes_environments(mode):
     made = gymnasium.make_vec("Acrobot-v1", 2, vectorization_mode=mode)
     made.reset(seed=1)
     if mode == "async":
-        made.step_async(np.zeros(2, np.int64))  # and a signal comes
+        made.step_async(np.zeros(2, np.int64))  # the step is interrupted
 
     def interrupted():
         raise KeyboardInterrupt
@@ -352,7 +352,7 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
     assert made.closed
 
 
-def test_a_signal_ends_it_while_it_waits_for_a_server():
+def test_interrupt_during_retries_exits_with_130():
     with unused_address() as address, running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
         assert "trying again" in process.stderr.readline()
         interrupt_group(process)
@@ -374,14 +374,14 @@ def test_a_signal_ends_it_while_it_waits_for_a_server():
         ("ALE/KungFuMaster-v5", ("kung_fu_master", 0.25)),
     ],
 )
-def test_a_rom_is_found_by_its_name_or_an_id(name, expected):
+def test_rom_is_found_by_name_or_id(name, expected):
     assert ale.find(name) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_game_begins(short):
-    """A rom that ale-py cannot play ends the process, so one process plays them all; every tenth in the short form."""
+def test_every_rom_can_be_played(short):
+    """One process plays all roms, because an unplayable rom ends it. The short form plays every tenth."""
     code = (
         "import numpy as np\n"
         "from ale_py import roms\n"
@@ -402,7 +402,7 @@ def test_every_game_begins(short):
     assert len(done.stdout.splitlines()) == (11 if short else 104)
 
 
-def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path, monkeypatch):
+def test_roms_option_loads_and_checks_roms_of_folder(tmp_path, monkeypatch):
     shutil.copy(roms.get_rom_path("boxing"), tmp_path)
     with RlxPeer(random_serve) as peer:
         done = program(ALE, peer.address, "boxing", "2", "--steps", "20", "--roms", str(tmp_path))
@@ -417,11 +417,11 @@ def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path, monkeypatch
     said = refusal(ale, "127.0.0.1:1", "pong", "--roms", str(tmp_path))
     assert "replace it by the rom that ale-py expects" in said and "\n" not in said
     monkeypatch.delenv("ALE_ROMS_DIR")
-    monkeypatch.setenv("RELAAX_ROMS", "/no/such")  # an image names where one may be
+    monkeypatch.setenv("RELAAX_ROMS", "/no/such")  # as an image sets it, without a mount
     ale.make(ale.parser().parse_args(["probe", "pong"])).close()
 
 
-def test_the_nearest_name_is_offered():
+def test_unknown_name_error_suggests_nearest_name():
     with pytest.raises(UsageError, match="'space_invaders'"):
         ale.find("SpaceInvader")
     with pytest.raises(UsageError, match="'MountainCar-v0'"):

@@ -1,4 +1,4 @@
-"""Tasks of MiniWoB++ in a real Chromium, where there is one."""
+"""Tasks of MiniWoB++ in a real Chromium; skipped without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LACK = missing_requirements(FAMILY)
 with_chromium = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 
 
-def everywhere(talk: Conversation) -> None:
+def serve_each_place(talk: Conversation) -> None:
     """Click at one place after another."""
     places = iter(range(10_000))
     talk.policy = lambda message, talk: [np.full(talk.hello.environments, next(places) % talk.hello.action_space.n)]
@@ -30,10 +30,10 @@ def everywhere(talk: Conversation) -> None:
 @pytest.mark.slow
 @pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
-def test_two_browsers_against_a_server() -> None:
-    with RlxPeer(everywhere) as peer:
+def test_two_browsers_run_against_server() -> None:
+    with RlxPeer(serve_each_place) as peer:
         options = ["--clicks", "64", "--steps", "160", "--seed", "1"]
-        # Nothing listens there: the driver of the browser is asked without a proxy.
+        # No proxy listens on this port: the driver of the browser must be reached directly.
         done = program(FAMILY, peer.address, "click-test", "2", *options, http_proxy="http://127.0.0.1:9")
         (talk,) = peer.talks
     assert done.returncode == 0, done.stderr
@@ -42,11 +42,11 @@ def test_two_browsers_against_a_server() -> None:
     assert talk.hello.observation_space == rlx.Box(0, 255, (105, 80, 3), np.uint8)
     assert talk.hello.action_space == rlx.Discrete(64)
     first = talk.of(rlx.Init)[0].observation[0]
-    assert (first[0] != first[1]).any()  # the button is elsewhere
-    assert first[0][2, 78].tolist() == [255, 255, 0]  # the sentence stands on yellow
+    assert (first[0] != first[1]).any()  # the button is at another place
+    assert first[0][2, 78].tolist() == [255, 255, 0]  # the sentence has a yellow background
     steps = talk.of(rlx.Step)
     ends = [step for step in steps if step.terminated is not None]
-    # Whoever clicks at every place meets the button: a success ends an episode, and the next one looks different.
+    # Clicks at every place hit the button. Success ends an episode, and the next one looks different.
     assert ends
     assert all((step.reward[step.terminated] == 1).all() for step in ends)
     assert all(not step.reward.any() for step in steps if step.terminated is None)
@@ -57,7 +57,7 @@ def test_two_browsers_against_a_server() -> None:
 @pytest.mark.slow
 @pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
-def test_the_last_click_fails() -> None:
+def test_last_click_without_success_is_a_failure() -> None:
     def corner(talk: Conversation) -> None:
         talk.policy = lambda message, talk: [np.full(talk.hello.environments, 63)]
         serve(talk)
@@ -75,21 +75,21 @@ def test_the_last_click_fails() -> None:
 @pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_no_browser_outlives_the_program(number: signal.Signals, code: int) -> None:
-    ended, belonging = signalled(FAMILY, "click-test", number)
-    assert sum(name.startswith("chromedriver") for name in belonging.values()) == 2
+def test_signal_ends_all_browsers(number: signal.Signals, code: int) -> None:
+    ended, descendants = signalled(FAMILY, "click-test", number)
+    assert sum(name.startswith("chromedriver") for name in descendants.values()) == 2
     assert ended == code
-    wait_until(lambda: not any(map(is_alive, belonging)), "every browser and driver has ended", PATIENCE)
+    wait_until(lambda: not any(map(is_alive, descendants)), "every browser and driver has ended", PATIENCE)
 
 
-def test_without_a_browser_a_sentence_says_how_it_is_installed() -> None:
+def test_missing_browser_error_names_packages() -> None:
     done = program(FAMILY, "127.0.0.1:1", "click-test", PATH="/no/such", MINIWOB_CHROMEDRIVER="/no/such/driver")
     assert done.returncode == 2
     assert done.stderr.startswith("MiniWoB/main: there is no chromium on this machine: install both; Debian: apt-get")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_task_that_is_not_there_is_told_in_a_sentence() -> None:
+def test_unknown_task_error_suggests_nearest_task() -> None:
     sentence = "MiniWoB has no environment 'clik-test-2'; the nearest is 'miniwob/click-test-2'"
     assert refusal(miniwob, "127.0.0.1:1", "clik-test-2") == sentence
 
@@ -98,8 +98,8 @@ def test_a_task_that_is_not_there_is_told_in_a_sentence() -> None:
 @pytest.mark.checks("environments/MiniWoB", "config/da3c_miniwob_click_test.yaml")
 @pytest.mark.timeout(900)
 @with_chromium
-def test_it_learns_through_the_port(runs: Runs, short: bool) -> None:
-    """A click at random meets the button in a tenth of the episodes: a mean return of -0.7."""
+def test_agent_learns_click_test(runs: Runs, short: bool) -> None:
+    """Random clicks hit the button in a tenth of the episodes: a mean return of -0.7."""
     target = -0.3 if short else 0.6
     run = runs.start("--target-return", str(target), "--seed", "5", "--no-progress", config="da3c_miniwob_click_test")
     assert run.running.wait(800) == 0, run.running.report()

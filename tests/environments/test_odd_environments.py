@@ -1,4 +1,4 @@
-"""Environments that reuse arrays, quit, fail to close or start programs, in the real program."""
+"""The gymnasium program with environments that reuse arrays, exit, fail to close or start processes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def odd(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_reused_arrays_of_another_dtype_arrive_as_they_were(odd: Path, mode: str) -> None:
+def test_reused_arrays_of_another_dtype_are_sent_unchanged(odd: Path, mode: str) -> None:
     with RlxPeer() as peer:
         command = (peer.address, "odd:Plain-v0", "2", "--path", str(odd), "--vectorization", mode, "--steps", "18")
         done = program(GYM, *command)
@@ -129,7 +129,7 @@ def test_reused_arrays_of_another_dtype_arrive_as_they_were(odd: Path, mode: str
         ("QuitsAtOnce", "async"),
     ],
 )
-def test_an_environment_that_exits_has_an_exit_code_of_its_own(odd: Path, name: str, vectorization: str) -> None:
+def test_environment_that_calls_exit_gives_code_4(odd: Path, name: str, vectorization: str) -> None:
     done = program(
         GYM, "random", f"odd:{name}-v0", "2", "--path", str(odd), "--steps", "99", "--vectorization", vectorization
     )
@@ -139,7 +139,7 @@ def test_an_environment_that_exits_has_an_exit_code_of_its_own(odd: Path, name: 
     assert "called sys.exit()" in sentence
 
 
-def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
+def test_failing_close_is_logged_and_ignored(odd: Path) -> None:
     done = program(GYM, "random", "odd:WindowClose-v0", "2", "--path", str(odd), "--steps", "9")
     assert done.returncode == 0, done.stderr
     assert "close() failed: AttributeError: 'NoneType' object has no attribute 'close'" in done.stderr
@@ -148,7 +148,7 @@ def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
-def test_a_check_reports_a_simulator_that_close_leaves_running(odd: Path) -> None:
+def test_check_reports_simulator_left_running_by_close(odd: Path) -> None:
     text = ODD.replace("self.simulator.terminate()", "raise OSError('no such window')")
     text = text.replace("start_new_session=True", "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL")
     (odd / "odd.py").write_text(text, encoding="utf-8")
@@ -174,14 +174,14 @@ def test_a_check_reports_a_simulator_that_close_leaves_running(odd: Path) -> Non
         ("NoReward", "environment NoReward-v0: the reward is None: it must be one finite number"),
     ],
 )
-def test_a_probe_refuses_what_the_first_step_shows(odd: Path, name: str, sentence: str) -> None:
+def test_probe_refuses_invalid_first_step(odd: Path, name: str, sentence: str) -> None:
     done = program(GYM, "probe", f"odd:{name}-v0", "--path", str(odd))
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"{GYM}/main: {sentence}")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_value_that_wraps_is_refused_in_a_process_as_well(odd: Path) -> None:
+def test_value_beyond_dtype_is_refused_with_async(odd: Path) -> None:
     done = program(GYM, "random", "odd:Wide-v0", "2", "--path", str(odd), *ASYNC, "--steps", "9")
     assert done.returncode == 1
     assert (
@@ -191,34 +191,34 @@ def test_a_value_that_wraps_is_refused_in_a_process_as_well(odd: Path) -> None:
 
 
 def test_second_sigterm_does_not_interrupt_closing(odd: Path) -> None:
-    """The group of processes receives one from a service manager, and each child another from its parent."""
+    """A service manager signals the whole process group, and each child receives another signal from its parent."""
     done = program(GYM, "random", "odd:Signalled-v0", "2", "--path", str(odd), *ASYNC, "--steps", "9")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("closed") == 2
 
 
-# What is fast; the other triples are slow.
-PAIRS = {
+# Fast combinations; the others are slow.
+FAST = {
     *(("SIGTERM", "sync", 1), ("SIGTERM", "async", 2), ("SIGINT", "sync", 2), ("SIGINT", "async", 1)),
     *(("error", "sync", 2), ("error", "async", 1), ("steps", "sync", 2), ("steps", "async", 1)),
 }
-TRIPLES = itertools.product(("SIGTERM", "SIGINT", "error", "steps"), ("sync", "async"), (1, 2))
+COMBINATIONS = itertools.product(("SIGTERM", "SIGINT", "error", "steps"), ("sync", "async"), (1, 2))
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
 @pytest.mark.parametrize(
     ("end", "mode", "connections"),
-    [pytest.param(*triple, marks=() if triple in PAIRS else pytest.mark.slow) for triple in TRIPLES],
+    [pytest.param(*combination, marks=() if combination in FAST else pytest.mark.slow) for combination in COMBINATIONS],
 )
 def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, connections: int) -> None:
-    under_way = threading.Semaphore(0)
+    started = threading.Semaphore(0)
 
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
         talk.answer()
-        under_way.release()
+        started.release()
         while True:
             talk.answer()
 
@@ -228,7 +228,7 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, 
         command = (peer.address, f"odd:{name}-v0", "2", "--path", str(odd), "--vectorization", mode, *limit)
         with running(GYM, *command, "--connections", str(connections)) as process:
             for _ in range(connections):
-                assert under_way.acquire(timeout=PATIENCE)
+                assert started.acquire(timeout=PATIENCE)
             if end == "SIGINT":
                 os.killpg(process.pid, signal.SIGINT)
             elif end == "SIGTERM":
@@ -244,8 +244,8 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
-def test_processes_of_connections_in_threads_are_not_forked(odd: Path) -> None:
-    """A forked process waits for ever for a lock that another thread held during the fork, such as an import lock."""
+def test_processes_of_parallel_connections_are_spawned(odd: Path) -> None:
+    """A forked process would wait forever for a lock that another thread held, such as an import lock."""
     connections = ("--connections", "2")
     done = program(GYM, "random", "odd:StartMethod-v0", "2", "--path", str(odd), *ASYNC, "--steps", "3", *connections)
     assert done.returncode == 0, done.stderr

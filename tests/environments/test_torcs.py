@@ -1,4 +1,4 @@
-"""Races of TORCS, with a real robot in the real game, where there is one."""
+"""Races of TORCS with the real game and robot; skipped without them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from support.run import Runs
 from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed
 
 FAMILY, TRACK, LENGTH = "TORCS", "g-track-1", 2057.56
-pytestmark = pytest.mark.timeout(1200)  # the first may have to download 700 MB
+pytestmark = pytest.mark.timeout(1200)  # the first test may download 700 MB
 
 
 def torcs(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that needs TORCS, whose robot takes a minute to build."""
+    """Mark a test that needs TORCS. The first one builds the robot, which takes a minute."""
     checks = pytest.mark.checks(
         *("environments/TORCS", "config/da3c_torcs.yaml", "relaax/client/program", "protocol/clients/c")
     )
@@ -48,7 +48,7 @@ def game() -> None:
 
 @pytest.fixture(scope="module")
 def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxPeer, Path]:
-    """Two laps of a careful driver: the program's end, what it said to its server, and where it drove."""
+    """Two laps of a careful driver: the finished program, its server, and the folder with the recorded path."""
     folder = tmp_path_factory.mktemp("lap")
     with RlxPeer(careful) as peer:
         done = program(FAMILY, peer.address, TRACK, "--episodes", "2", "--seed", "1", "--record", str(folder))
@@ -56,7 +56,7 @@ def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxP
 
 
 @torcs
-def test_a_lap_is_driven(lap: tuple[Any, RlxPeer, Path]) -> None:
+def test_careful_driver_completes_two_laps(lap: tuple[Any, RlxPeer, Path]) -> None:
     done, peer, _ = lap
     assert (done.returncode, done.stderr) == (0, "")
     (talk,) = peer.talks
@@ -82,7 +82,7 @@ def scalars(message: rlx.Metrics) -> Iterator[tuple[str, float]]:
 
 
 @torcs
-def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> None:
+def test_episodes_with_same_actions_are_equal(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, _ = lap
     (talk,) = peer.talks
     messages = talk.of(rlx.Init, rlx.Step, rlx.Reset)
@@ -94,7 +94,7 @@ def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> 
 
 
 @torcs
-def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None:
+def test_observations_match_recorded_track(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, folder = lap
     steps = np.stack([observed(step)[0] for step in peer.talks[0].of(rlx.Step)])
     track = [{key: float(value) for key, value in row.items()} for row in rows(folder / "track.csv")]
@@ -104,7 +104,7 @@ def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None
     assert np.median(across) == pytest.approx(width, rel=0.02)
     right = steps[straight][:, RAYS.start] * RANGE
     assert np.allclose(right, width / 2 * (1 + steps[straight][:, PLACE]), atol=0.6)
-    # A ray that sees both edges of a straight sees them at the distance that its angle says.
+    # On a straight, the angle of a ray determines its distance from an edge.
     ahead = list(DEGREES).index(15)
     first = steps[0]
     assert first[RAYS][ahead] * RANGE == pytest.approx(
@@ -112,16 +112,16 @@ def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None
     )
     assert 0.2 < steps[:, SPEED].max() < 0.6  # 50 m/s are 1
     assert np.isfinite(steps).all()
-    assert steps.std(axis=0).all()  # nothing stands still
+    assert steps.std(axis=0).all()  # every element varies
 
 
 @torcs
-def test_where_it_drove_is_recorded_and_drawn(lap: tuple[Any, RlxPeer, Path], tmp_path: Path) -> None:
+def test_path_is_recorded_and_drawn(lap: tuple[Any, RlxPeer, Path], tmp_path: Path) -> None:
     _, _, folder = lap
     path = [row for row in rows(folder / "path.csv") if row["episode"] == "2"]
-    assert float(path[-1]["along"]) < 1  # beyond the line again
+    assert float(path[-1]["along"]) < 1  # just after the start line
     moved = [np.hypot(float(b["x"]) - float(a["x"]), float(b["y"]) - float(a["y"])) for a, b in pairwise(path)]
-    assert max(moved) < 1  # metre: no jumps
+    assert max(moved) < 1  # metres: the path has no jumps
     picture = tmp_path / "lap.png"
     draw = [sys.executable, "-W", "error", str(ROOT / "environments/TORCS/draw"), str(folder), str(picture)]
     subprocess.run(draw, check=True, timeout=PATIENCE)
@@ -141,7 +141,7 @@ def rows(file: Path) -> list[dict[str, str]]:
     [(1.0, 1.0, 200), (0.0, -1.0, 51)],  # off the track; 5 s at rest
     ids=["left", "stuck"],
 )
-def test_a_bad_end_costs_20_metres(steering: float, pedal: float, most_steps: int) -> None:
+def test_leaving_track_or_standing_costs_20_metres(steering: float, pedal: float, most_steps: int) -> None:
     with RlxPeer(always(steering, pedal)) as peer:
         done = program(FAMILY, peer.address, TRACK, "--episodes", "1", "--seed", "1")
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_a_bad_end_costs_20_metres(steering: float, pedal: float, most_steps: in
 
 
 @torcs
-def test_cars_begin_anywhere_on_several_tracks() -> None:
+def test_start_anywhere_varies_place_and_track() -> None:
     with RlxPeer(always(0.0, 0.0)) as peer:
         options = ["--start", "anywhere", "--steps", "40", "--seed", "3", "--exploit", "--frame-skip", "2"]
         done = program(FAMILY, peer.address, f"{TRACK},alpine-1", "2", *options)
@@ -170,7 +170,7 @@ def test_cars_begin_anywhere_on_several_tracks() -> None:
 
 
 @torcs
-def test_where_the_client_for_c_cannot_go_the_program_carries(tmp_path: Path) -> None:
+def test_json_codec_is_relayed_by_program(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret")
     measured = tmp_path / "measured"
@@ -185,7 +185,7 @@ def test_where_the_client_for_c_cannot_go_the_program_carries(tmp_path: Path) ->
 
 
 @torcs
-def test_the_robot_says_the_token_itself(tmp_path: Path) -> None:
+def test_robot_sends_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret")
     with RlxPeer(careful) as peer:
@@ -196,7 +196,7 @@ def test_the_robot_says_the_token_itself(tmp_path: Path) -> None:
 
 
 @torcs
-def test_what_the_server_says_last_is_told() -> None:
+def test_final_server_message_is_printed() -> None:
     with RlxPeer(refuse(rlx.ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
         done = program(FAMILY, peer.address, TRACK, "2")
     assert (done.returncode, done.stderr) == (2, "TORCS/main: the token is wrong\n")
@@ -215,7 +215,7 @@ def test_what_the_server_says_last_is_told() -> None:
 
 
 @torcs
-def test_a_server_that_restarts_costs_an_episode() -> None:
+def test_lost_connection_costs_one_episode() -> None:
     def short(talk: Any) -> None:
         talk.welcome()
         for _ in range(5):
@@ -233,21 +233,21 @@ def test_a_server_that_restarts_costs_an_episode() -> None:
 
 @torcs
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_no_race_outlives_the_program(number: signal.Signals, code: int) -> None:
+def test_signal_ends_all_races(number: signal.Signals, code: int) -> None:
     ended, processes = signalled(FAMILY, TRACK, number)
     assert ended == code
-    assert "torcs-bin" in processes.values()  # the second may be on its way
+    assert "torcs-bin" in processes.values()  # the second race may still be starting
     wait_until(lambda: not any(one.is_running() for one in processes), "every process has ended", PATIENCE)
 
 
 @torcs
-def test_a_random_agent_and_a_check() -> None:
+def test_check_and_random_agent_run_without_server() -> None:
     done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0", "--steps", "100")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2] == "observations Box(float32, [32]), actions Box(float32, [2], -1..1)"
     done = program(FAMILY, "random", TRACK, "2", "--episodes", "4", "--seed", "1", "--start", "anywhere")
     assert done.returncode == 0, done.stderr
-    assert " 4 episodes, mean return -" in done.stdout  # it is not far from where it began
+    assert " 4 episodes, mean return -" in done.stdout  # the reward is negative, because it stays near its start
 
 
 @torcs
@@ -261,7 +261,7 @@ def test_a_random_agent_and_a_check() -> None:
         (("127.0.0.1:1", TRACK, "--record", "/no/such"), "--record: there is no folder /no/such"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+def test_invalid_arguments_are_refused_with_one_line(arguments: tuple[str, ...], sentence: str) -> None:
     done = program(FAMILY, *arguments)
     assert done.returncode == (1 if "connect" in sentence else 2)
     assert done.stderr.startswith(f"TORCS/main: {sentence}")
@@ -277,13 +277,13 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: tuple[str, ...], s
         (["--record", ".", "--connections", "2"], "--record is for one connection, and there are 2"),
     ],
 )
-def test_options_of_other_families_are_refused(options: list[str], sentence: str) -> None:
+def test_unsupported_options_are_refused(options: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_arguments(parser().parse_args(["127.0.0.1:1", TRACK, *options]))
     assert str(refused.value) == sentence
 
 
-def test_without_the_game_or_the_robot_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_game_or_robot_error_names_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(race, "PLACES", (str(tmp_path),))
     with pytest.raises(
         UsageError, match="there is no TORCS on this machine: install it; Debian: apt-get install torcs"
@@ -294,7 +294,7 @@ def test_without_the_game_or_the_robot_the_way_out_is_told(monkeypatch: pytest.M
         race.require_driver()
 
 
-def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
+def test_build_without_compiler_names_package(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "environments/TORCS/build")]
     bare = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False, timeout=PATIENCE)
@@ -305,7 +305,7 @@ def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
 
 
 @torcs
-def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_option_builds_from_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("g++")
     monkeypatch.setattr(build, "HERE", tmp_path / "driver")
     shutil.copytree(build.INCLUDE.parent, tmp_path / "driver", ignore=shutil.ignore_patterns("include", "*.so"))
@@ -321,8 +321,8 @@ def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pyte
 
 
 @torcs
-def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
-    """Of the study `torcs`. At random: -13, 7 metres and 20 for standing still."""
+def test_agent_learns_to_drive(runs: Runs, short: bool) -> None:
+    """The targets are from the study `torcs`. A random agent returns -13: 7 metres, minus 20 for standing still."""
     target = "150" if short else "600"
     run = runs.start("--target-return", target, "--seed", "1", "--no-progress", config="da3c_torcs")
     assert run.running.wait(1100) == 0, run.running.report()

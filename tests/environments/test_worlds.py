@@ -28,7 +28,7 @@ MAZE = "MiniWorld-MazeS3Fast-v0"
 checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_worlds.py")
 
 
-def at_random(talk: Conversation) -> None:
+def serve_randomly(talk: Conversation) -> None:
     rng = np.random.default_rng(3)
     talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
     serve(talk)
@@ -43,10 +43,10 @@ def at_random(talk: Conversation) -> None:
         ),
     ],
 )
-def test_two_worlds_against_a_server(
+def test_two_environments_run_against_server(
     family: str, name: str, identifier: str, shape: tuple[int, ...], actions: int, skip: int
 ) -> None:
-    with RlxPeer(at_random) as peer:
+    with RlxPeer(serve_randomly) as peer:
         done = program(family, peer.address, name, "2", "--side", "42", "--steps", "40", "--seed", "1")
         (talk,) = peer.talks
     assert done.returncode == 0, done.stderr
@@ -61,10 +61,10 @@ def test_two_worlds_against_a_server(
     assert (frames[:, 0] != frames[:, 1]).any()
 
 
-def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() -> None:
+def test_timed_out_game_is_truncated_with_last_screen() -> None:
     env = make(find("my_way_home"), parser().parse_args(["random", "any", "1", "--frame-skip", "300"]))
     env.reset(seed=1)
-    for _ in range(8):  # 2100 frames, of which ten are over
+    for _ in range(8):  # the time limit is 2100 frames, 10 of them before the first step
         _, rewards, terminated, truncated, infos = env.step(np.zeros(1, np.int64))
         if truncated[0]:
             break
@@ -77,7 +77,7 @@ def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() ->
 @with_graphics
 @pytest.mark.slow
 @checks
-def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
+def test_worlds_in_one_process_equal_separate_worlds() -> None:
     command = [sys.executable, "-m", "support.several_worlds"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
@@ -95,7 +95,7 @@ def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
         ),
     ],
 )
-def test_a_world_that_is_not_there_is_told_in_a_sentence(family: str, name: str, sentence: str) -> None:
+def test_unknown_world_error_suggests_nearest_world(family: str, name: str, sentence: str) -> None:
     done = program(family, "127.0.0.1:1", name)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{family}/main: {sentence}")
@@ -106,7 +106,7 @@ def test_a_world_that_is_not_there_is_told_in_a_sentence(family: str, name: str,
     ("number", "code"),
     [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)],
 )
-def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> None:
+def test_signal_ends_all_engines(number: signal.Signals, code: int) -> None:
     ended, engines = signalled("ViZDoom", "basic", number)
     assert len(engines) >= 2
     assert ended == code
@@ -122,12 +122,12 @@ def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> No
         ("da3c_vizdoom_my_way_home", "VizdoomBasic", 20.0, -100.0),
     ],
 )
-def test_a_small_world_is_learned_through_the_port(
+def test_agent_learns_small_world(
     runs: Runs, config: str, name: str, target: float, short_target: float | None, short: bool
 ) -> None:
-    """With the settings of the study `mazes`, which take longer. At random: 0.57 and -176."""
+    """Uses the settings of the study `mazes` on smaller tasks. A random agent returns 0.57 and -176."""
     if short and short_target is None:
-        pytest.skip("the long form: two minutes and more")
+        pytest.skip("only in the long form: more than two minutes")
     chosen = "--target-return", str(short_target if short else target), "--set", f"relaax-run.name={name}"
     run = runs.start(*chosen, "--seed", "5", "--no-progress", config=config)
     assert run.running.wait(800) == 0, run.running.report()
