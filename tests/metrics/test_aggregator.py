@@ -9,7 +9,7 @@ from relaax.metrics import Aggregator, check_name
 from relaax.metrics.rate_limited_log import RateLimitedLog
 
 
-def test_scalars_are_averaged_over_samples_until_they_are_drained() -> None:
+def test_scalars_are_averaged_until_drained() -> None:
     aggregator = Aggregator()
     aggregator.scalars([("loss/value", 6.0, 3), ("gradient/norm", 1.0, 1)])
     aggregator.scalars([("loss/value", 2.0, 1)])
@@ -17,7 +17,7 @@ def test_scalars_are_averaged_over_samples_until_they_are_drained() -> None:
     assert aggregator.drain() == {}
 
 
-def test_episodes() -> None:
+def test_episodes_give_mean_return_and_length() -> None:
     aggregator = Aggregator()
     aggregator.episodes([(10.0, 4), (20.0, 6)])
     assert aggregator.drain() == {"episode/return": 15.0, "episode/length": 5.0, "episode/mean_return_100": 15.0}
@@ -26,10 +26,10 @@ def test_episodes() -> None:
     assert aggregator.progress() == (3, 20.0, None, 0.0)
 
 
-def test_95_in_100_are_no_staler_than_the_95th() -> None:
+def test_staleness_p95_covers_95_of_100_updates() -> None:
     aggregator = Aggregator()
     assert aggregator.staleness_p95() == 0.0
-    for versions in range(1000, 0, -1):  # of the last hundred: 100 to 1
+    for versions in range(1000, 0, -1):  # the last hundred values are 100 to 1
         aggregator.staleness(versions)
     assert aggregator.staleness_p95() == 95.0
     other = Aggregator()
@@ -38,7 +38,7 @@ def test_95_in_100_are_no_staler_than_the_95th() -> None:
     assert other.staleness_p95() == 19.0
 
 
-def test_staleness() -> None:
+def test_staleness_gives_mean_max_and_p95() -> None:
     aggregator = Aggregator()
     for versions in (0, 6, 3):
         aggregator.staleness(versions)
@@ -48,14 +48,14 @@ def test_staleness() -> None:
     assert aggregator.progress()[3] == 2.5
 
 
-def test_a_name_that_is_none_is_refused_before_anything_is_taken_in() -> None:
+def test_invalid_metric_name_rejects_all_scalars() -> None:
     aggregator = Aggregator()
     with pytest.raises(ValueError, match="not a metric name"):
         aggregator.scalars([("fine", 1.0, 1), ("/x", 1.0, 1)])
     assert aggregator.drain() == {}
 
 
-def test_new_names_are_dropped_when_there_are_too_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_names_beyond_limit_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     aggregator = Aggregator(max_names=2)
     for name in ("a", "b", "c", "d", "a"):
         aggregator.scalars([(name, 1.0, 1)])
@@ -64,17 +64,17 @@ def test_new_names_are_dropped_when_there_are_too_many(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("name", ["a", "client/x.y_z-1", "loss/policy/deep", "A" * 160])
-def test_names(name: str) -> None:
+def test_valid_metric_names_are_accepted(name: str) -> None:
     assert check_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a b", "ä", "a\n", "A" * 161, "a\\b"])
-def test_no_names(name: str) -> None:
+def test_invalid_metric_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="not a metric name"):
         check_name(name)
 
 
-def test_samples_that_have_no_sum_are_left_out_and_nothing_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_samples_that_overflow_the_sum_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     aggregator = Aggregator()
     for _ in range(6):
         aggregator.episodes([(1.7e308, 3), (2.0, 1)])
@@ -86,12 +86,12 @@ def test_samples_that_have_no_sum_are_left_out_and_nothing_ends(caplog: pytest.L
     assert caplog.text.count("samples of the metric loss are dropped") == 1
 
 
-def test_complaints_come_a_minute_apart_and_say_how_many_were_kept_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_rate_limited_log_counts_suppressed_messages(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    complain = RateLimitedLog(logging.getLogger("tested"), lambda: now[0])
+    log = RateLimitedLog(logging.getLogger("tested"), lambda: now[0])
     for time in (0.0, 1.0, 59.0, 60.0, 61.0, 200.0):
         now[0] = time
-        complain("too large: %d", time)
+        log("too large: %d", time)
     assert [record.getMessage() for record in caplog.records] == [
         "too large: 0",
         "too large: 60 (and 2 like it in the last minute)",

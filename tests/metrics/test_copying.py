@@ -15,52 +15,52 @@ from support.stores import MemoryStore
 NAME = "events.out.tfevents.1700000000.host.1.0"
 
 
-class Told(MemoryStore):
-    """Says when something was put or refused."""
+class ReportingStore(MemoryStore):
+    """A store that reports each attempt to put a value."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: queue.Queue[str] = queue.Queue()
+        self.attempts: queue.Queue[str] = queue.Queue()
 
     def put(self, key: str, value: Value) -> None:
         try:
             super().put(key, value)
         finally:
-            self.told.put(key)
+            self.attempts.put(key)
 
 
-def test_what_has_grown_is_copied_and_the_rest_is_not(tmp_path: Path) -> None:
-    store, file = Told(), tmp_path / NAME
+def test_only_files_that_grew_are_copied(tmp_path: Path) -> None:
+    store, file = ReportingStore(), tmp_path / NAME
     file.write_bytes(b"abc")
     copy = MetricsCopy(tmp_path, store, interval=0.01)
     copy.start()
-    assert store.told.get(timeout=30) == NAME
+    assert store.attempts.get(timeout=30) == NAME
     with file.open("ab") as more:
         more.write(b"def")
-    assert store.told.get(timeout=30) == NAME
+    assert store.attempts.get(timeout=30) == NAME
     (tmp_path / "events.out.tfevents.empty").write_bytes(b"")
     copy.close()
     assert store.values == {NAME: b"abcdef"}
     assert store.puts == [NAME, NAME]
 
 
-def test_a_store_that_is_away_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_store_is_logged_once_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    store = Told()
-    store.failing = StoreError("away")
+    store = ReportingStore()
+    store.failing = StoreError("unavailable")
     (tmp_path / NAME).write_bytes(b"abc")
     copy = MetricsCopy(tmp_path, store, interval=0.01)
     copy.start()
     for _ in range(4):
-        store.told.get(timeout=30)
+        store.attempts.get(timeout=30)
     store.failing = None
-    wait_until(lambda: store.values, "it is copied at last")
+    wait_until(lambda: store.values, "the file is copied")
     copy.close()
-    assert caplog.text.count("metrics cannot be copied to memory, retrying: away") == 1
+    assert caplog.text.count("metrics cannot be copied to memory, retrying: unavailable") == 1
     assert caplog.text.count("metrics are copied to memory again") == 1
 
 
-def test_the_last_copy_is_made_at_the_end(tmp_path: Path) -> None:
+def test_close_makes_the_last_copy(tmp_path: Path) -> None:
     store = MemoryStore()
     copy = MetricsCopy(tmp_path, store, interval=1000)
     copy.start()
@@ -69,13 +69,13 @@ def test_the_last_copy_is_made_at_the_end(tmp_path: Path) -> None:
     assert store.values == {NAME: b"abc"}
 
 
-def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_missing_folder_is_not_an_error(tmp_path: Path) -> None:
     copy = MetricsCopy(tmp_path / "later", MemoryStore(), interval=1000)
     copy.start()
     copy.close()
 
 
-def test_copy_of_an_earlier_process_is_not_made_again(tmp_path: Path) -> None:
+def test_files_copied_by_earlier_process_are_skipped(tmp_path: Path) -> None:
     store = MemoryStore()
     for content, puts in ((b"abc", 1), (b"abc", 1), (b"abcdef", 2)):
         (tmp_path / NAME).write_bytes(content)
@@ -86,7 +86,7 @@ def test_copy_of_an_earlier_process_is_not_made_again(tmp_path: Path) -> None:
     assert store.values == {NAME: b"abcdef"}
 
 
-def test_bytes_copied_are_in_proportion_to_those_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_bytes_are_proportional_to_written_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates of a long training, scaled down by 20. One file would be copied as a whole each time."""
     monkeypatch.setattr(writer_module, "EVENT_FILE_BYTES", writer_module.EVENT_FILE_BYTES // 20)
     store, step, copied = MemoryStore(), 0, 0

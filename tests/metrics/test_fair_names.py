@@ -1,4 +1,4 @@
-"""Names of many users, and whose place goes to whom."""
+"""Fair sharing of a limited number of metric names between users."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ def names_of(user: str, count: int) -> list[str]:
     return [f"{user}/{index}" for index in range(count)]
 
 
-def test_while_there_are_places_everybody_gets_them() -> None:
+def test_names_are_admitted_while_places_are_free() -> None:
     names = FairNames(4)
     assert all(names.admits(name, "a") for name in names_of("a", 4))
-    assert not names.admits("one too many", "a")
-    assert names.admits("a/0", "b"), "a name that is there needs no place"
+    assert not names.admits("a/4", "a")
+    assert names.admits("a/0", "b"), "an existing name needs no place"
 
 
-def test_who_comes_late_gets_his_share_of_who_has_most_and_no_more() -> None:
+def test_late_user_gets_equal_share_from_largest_user() -> None:
     names = FairNames(6)
     assert all(names.admits(name, "a") for name in names_of("a", 6))
     assert [names.admits(name, "b") for name in names_of("b", 6)] == [True, True, True, False, False, False]
@@ -26,18 +26,18 @@ def test_who_comes_late_gets_his_share_of_who_has_most_and_no_more() -> None:
     assert all(names.admits(name, "b") for name in names_of("b", 2))
 
 
-def test_a_name_that_others_use_too_goes_last() -> None:
+def test_name_shared_by_users_is_evicted_last() -> None:
     names = FairNames(3)
     for name in ("own", "other", "shared"):
         assert names.admits(name, "a")
     assert names.admits("shared", "b")
-    assert not names.admits("mine", "b"), "it has its share: one of three"
+    assert not names.admits("mine", "b"), "b already has its share: one of three places"
     assert names.admits("mine", "c")
     assert names.admits("shared", "b")
     assert not names.admits("other", "a")
 
 
-def test_names_of_those_who_have_gone_go_first_and_not_before_they_must() -> None:
+def test_names_of_removed_users_are_evicted_first() -> None:
     names = FairNames(3)
     for name in names_of("a", 3):
         assert names.admits(name, "a")
@@ -49,7 +49,7 @@ def test_names_of_those_who_have_gone_go_first_and_not_before_they_must() -> Non
     assert names.admits("a/0", "b")
 
 
-def test_one_client_takes_no_place_of_anothers_metrics() -> None:
+def test_client_with_many_names_evicts_no_other_metrics() -> None:
     aggregator = Aggregator(max_names=1024)
     for index in range(2000):
         aggregator.scalars([(f"client/noise-{index}", 1.0, 1)], "greedy")

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_each_worker_by_its_actor_and_all_together() -> None:
+def test_values_per_worker_and_over_all_workers() -> None:
     clock = Clock()
     fleet = Fleet(clock=clock)
     fleet.note(
@@ -34,7 +34,7 @@ def test_each_worker_by_its_actor_and_all_together() -> None:
     }
 
 
-def test_where_no_worker_was_heard_there_is_nothing() -> None:
+def test_no_values_without_reports_of_workers() -> None:
     clock = Clock()
     fleet = Fleet(clock=clock)
     assert fleet.scalars() == {}
@@ -45,7 +45,7 @@ def test_where_no_worker_was_heard_there_is_nothing() -> None:
     assert fleet.scalars() == {}
 
 
-def test_steps_are_those_since_the_last_call() -> None:
+def test_steps_are_counted_since_last_call() -> None:
     clock = Clock()
     fleet = Fleet(clock=clock)
     for steps, seconds, pace in ((10, 1, 10.0), (6, 2, 3.0), (8, 4, 2.0)):
@@ -54,10 +54,10 @@ def test_steps_are_those_since_the_last_call() -> None:
         assert fleet.scalars() == {"workers/steps_per_second/0": pace}
     fleet.note("a", 0, 0, [("worker/memory_mb", 5.0)])
     clock.now += 1
-    assert "workers/steps_per_second/0" not in fleet.scalars(), "it has done nothing since"
+    assert "workers/steps_per_second/0" not in fleet.scalars(), "it took no steps since the last call"
 
 
-def test_a_worker_that_left_or_fell_silent_is_left_out() -> None:
+def test_removed_and_silent_workers_are_omitted() -> None:
     clock = Clock()
     fleet = Fleet(silence=10.0, clock=clock)
     for name, actor in (("a", 0), ("b", 1), ("c", 2)):
@@ -73,7 +73,7 @@ def test_a_worker_that_left_or_fell_silent_is_left_out() -> None:
     }
 
 
-def test_so_many_are_shown_by_themselves() -> None:
+def test_at_most_64_workers_have_own_values() -> None:
     clock = Clock()
     fleet = Fleet(clock=clock)
     for actor in range(100):
@@ -87,7 +87,7 @@ def test_so_many_are_shown_by_themselves() -> None:
     assert "workers/memory_mb/200" not in fleet.scalars()
 
 
-def test_those_that_were_heard_first_are_shown_whatever_their_numbers() -> None:
+def test_workers_that_reported_first_are_shown() -> None:
     clock = Clock()
     fleet = Fleet(clock=clock)
     for actor in range(1000, 1064):
@@ -100,7 +100,7 @@ def test_those_that_were_heard_first_are_shown_whatever_their_numbers() -> None:
     assert shown == [f"workers/memory_mb/{actor}" for actor in range(1000, 1064)]
 
 
-def test_of_very_many_workers_the_first_is_left_out() -> None:
+def test_oldest_worker_is_dropped_beyond_limit() -> None:
     fleet = Fleet()
     for number in range(KNOWN_AT_MOST + 2):
         fleet.note(f"w{number}", number, 1, [("worker/memory_mb", float(number == 1))])

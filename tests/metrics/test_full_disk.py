@@ -1,4 +1,4 @@
-"""A disk that is full while metrics are written, as a small file system of its own."""
+"""Metrics on a full disk: a small separate file system."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.processes import wait_until
 
 
 class Steps:
-    """Gives a scalar each time; `asked` is how often."""
+    """A source of one scalar per call; `calls` is the number of calls."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self) -> tuple[int, Mapping[str, float]]:
-        self.asked += 1
-        return self.asked, {"a": 1.0}
+        self.calls += 1
+        return self.calls, {"a": 1.0}
 
 
 def steps(folder: Path) -> list[int]:
@@ -35,7 +35,7 @@ def events(disk: Disk) -> list[int]:
     return [path.stat().st_size for path in disk.path.rglob("events.out.tfevents.*")]
 
 
-def test_a_full_disk_leaves_no_empty_files_and_metrics_go_on_when_there_is_room(
+def test_writing_resumes_after_full_disk_without_empty_files(
     disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.5)
@@ -46,18 +46,18 @@ def test_a_full_disk_leaves_no_empty_files_and_metrics_go_on_when_there_is_room(
     disk.fill()
     metrics.start()
     try:
-        wait_until(lambda: source.asked > 6, "it tries again", timeout=120)
+        wait_until(lambda: source.calls > 6, "another attempt", timeout=120)
         assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
-        assert events(disk) == [], "no file is left of an attempt"
+        assert events(disk) == [], "a failed attempt leaves no file"
         disk.free()
-        wait_until(lambda: "are written to" in caplog.text, "it goes on", timeout=120)
+        wait_until(lambda: "are written to" in caplog.text, "writing resumes", timeout=120)
     finally:
         metrics.close()
     assert len(events(disk)) == 1
     assert steps(disk.path / "run")
 
 
-def test_a_disk_that_fills_up_keeps_what_was_written_and_nothing_empty(
+def test_disk_that_fills_up_keeps_written_metrics(
     disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.5)
@@ -66,21 +66,21 @@ def test_a_disk_that_fills_up_keeps_what_was_written_and_nothing_empty(
     metrics = MetricsWriter(disk.path / "run", source, interval=0.01)
     metrics.start()
     try:
-        wait_until(lambda: source.asked > 3, "it writes", timeout=120)
+        wait_until(lambda: source.calls > 3, "it writes", timeout=120)
         disk.fill()
         wait_until(lambda: "cannot be written" in caplog.text, "the disk is full", timeout=120)
-        asked = source.asked
-        wait_until(lambda: source.asked > asked + 4, "it tries again", timeout=120)
+        calls = source.calls
+        wait_until(lambda: source.calls > calls + 4, "another attempt", timeout=120)
         disk.free()
-        wait_until(lambda: "are written to" in caplog.text, "it goes on", timeout=120)
-        asked = source.asked
-        wait_until(lambda: source.asked > asked + 2, "it goes on", timeout=120)
+        wait_until(lambda: "are written to" in caplog.text, "writing resumes", timeout=120)
+        calls = source.calls
+        wait_until(lambda: source.calls > calls + 2, "writing resumes", timeout=120)
     finally:
         metrics.close()
     assert len(events(disk)) == 2
     assert all(size > 0 for size in events(disk))
     assert min(steps(disk.path / "run")) == 1
-    assert max(steps(disk.path / "run")) == source.asked
+    assert max(steps(disk.path / "run")) == source.calls
 
 
 def test_pauses_between_attempts_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +88,7 @@ def test_pauses_between_attempts_grow(tmp_path: Path, caplog: pytest.LogCaptureF
     source = Steps()
     metrics = MetricsWriter(tmp_path / "file" / "run", source, interval=0.001)
     metrics.start()
-    wait_until(lambda: metrics._pause >= 0.5, "they grow", timeout=120)
-    attempts = source.asked
+    wait_until(lambda: metrics._pause >= 0.5, "the pause has grown", timeout=120)
+    attempts = source.calls
     metrics.close()
-    assert attempts <= 11, "and do not begin anew: 0.001 s doubles nine times"
+    assert attempts <= 11, "the pause is not reset: 0.001 s doubles nine times"

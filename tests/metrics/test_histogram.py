@@ -7,7 +7,7 @@ from relaax.metrics import Quantiles
 from relaax.metrics.histogram import HIGHEST, LOWEST, Histogram
 
 
-def test_quantiles_are_right_within_their_width() -> None:
+def test_quantiles_are_exact_within_bucket_width() -> None:
     histogram = Histogram()
     samples = np.random.default_rng(0).lognormal(0.0, 2.0, 5_000)
     for sample in samples.tolist():
@@ -17,7 +17,7 @@ def test_quantiles_are_right_within_their_width() -> None:
         assert histogram.quantile(share) == pytest.approx(exact, rel=0.026)
 
 
-def test_those_of_two_are_those_of_all_their_samples() -> None:
+def test_merged_histogram_equals_histogram_of_all_samples() -> None:
     one, two, both = Histogram(), Histogram(), Histogram()
     for histogram, samples in ((one, range(1, 100)), (two, range(500, 510))):
         for sample in samples:
@@ -27,18 +27,18 @@ def test_those_of_two_are_those_of_all_their_samples() -> None:
     assert one.counts == both.counts
 
 
-def test_there_are_so_many_buckets_and_no_more() -> None:
+def test_extreme_values_use_first_and_last_bucket() -> None:
     histogram = Histogram()
     for value in (0.0, -1.0, 5e-324, 1e308, float("inf")):
         histogram.add(value)
     assert histogram.counts == {LOWEST: 3, HIGHEST: 2}
 
 
-def test_of_no_samples_there_is_no_quantile() -> None:
+def test_quantile_without_samples_is_none() -> None:
     assert Histogram().quantile(0.5) is None
 
 
-def test_quantiles_of_all_workers_are_drained_and_the_latest_kept() -> None:
+def test_drained_quantiles_remain_as_latest() -> None:
     quantiles = Quantiles()
     quantiles.add("latency/act_ms", [(0, 98)])
     quantiles.add("latency/act_ms", [(20, 1), (40, 1)])
@@ -52,7 +52,7 @@ def test_quantiles_of_all_workers_are_drained_and_the_latest_kept() -> None:
     assert quantiles.latest("other/p50") is None
 
 
-def test_names_are_bounded() -> None:
+def test_number_of_quantile_names_is_bounded() -> None:
     quantiles = Quantiles(max_names=1)
     quantiles.add("a", [(0, 1)])
     quantiles.add("b", [(0, 1)])

@@ -1,4 +1,4 @@
-"""The memory that this process may use, within the limits of its control groups."""
+"""Available memory of this process, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def expect(available: int, total: int) -> None:
     assert system.total_memory() == total
 
 
-def test_without_groups_the_machine_counts(groups: Groups) -> None:
+def test_without_groups_memory_is_that_of_machine(groups: Groups) -> None:
     expect(50 * 10**9, 64 * 10**9)
 
 
@@ -77,7 +77,7 @@ def test_lowest_limit_among_parent_groups_v2(groups: Groups) -> None:
 
 
 def test_limit_of_a_container_v1(groups: Groups) -> None:
-    """The path is the host's; the mount is the container's own group."""
+    """The path is that of the host; the mount is the group of the container."""
     groups.own_groups("5:cpu,cpuacct:/docker/1234", "4:memory:/docker/1234", "0::/system.slice")
     groups.v1("", 2 * 10**9, 5 * 10**8, cache=10**8)
     expect(1_600_000_000, 2 * 10**9)
@@ -91,20 +91,20 @@ def test_lowest_limit_among_parent_groups_v1(groups: Groups) -> None:
     expect(2 * 10**9, 3 * 10**9)
 
 
-def test_a_group_beyond_its_limit_has_no_memory_left(groups: Groups) -> None:
+def test_group_over_its_limit_has_no_memory_left(groups: Groups) -> None:
     groups.own_groups("0::/")
     groups.v2("", 10**9, 2 * 10**9)
     expect(0, 10**9)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_replay_server_takes_a_share_of_its_container(groups: Groups, shards: int) -> None:
+def test_replay_server_uses_share_of_container_memory(groups: Groups, shards: int) -> None:
     groups.own_groups("0::/")
     groups.v2("", 4 * 10**9, 10**9)
     assert replay_server._memory(ReplayServerSection(shards=shards)) == 3 * 10**9 // (2 * shards)
 
 
-def test_rlx_server_admits_what_its_container_holds(groups: Groups) -> None:
+def test_rlx_server_refuses_workers_beyond_container_memory(groups: Groups) -> None:
     groups.own_groups("0::/")
     groups.v2("", 10**9, 950 * 10**6)
     assert "MB of memory left" in (Admission(max_workers=100, reserve_megabytes=0).refusal([]) or "")

@@ -8,7 +8,7 @@ import pytest
 from relaax.metrics import RecentReturns
 
 
-def test_mean_of_the_window_and_the_best_of_full_windows() -> None:
+def test_best_is_largest_mean_of_full_windows() -> None:
     returns = RecentReturns(window=2)
     seen = []
     for value in (10.0, 20.0, 2.0, 4.0):
@@ -18,11 +18,11 @@ def test_mean_of_the_window_and_the_best_of_full_windows() -> None:
     assert returns.episodes == 4
 
 
-def test_nothing_is_known_before_the_first_episode() -> None:
+def test_mean_and_best_are_none_before_first_episode() -> None:
     assert (RecentReturns().mean, RecentReturns().best) == (None, None)
 
 
-def test_it_survives_json() -> None:
+def test_returns_are_restored_from_json() -> None:
     returns, other = RecentReturns(window=2), RecentReturns(window=2)
     for value in (10.0, 20.0, 2.0):
         returns.add(value)
@@ -30,7 +30,7 @@ def test_it_survives_json() -> None:
     assert (other.mean, other.best, other.episodes) == (11.0, 15.0, 3)
 
 
-def test_a_return_that_no_mean_could_have_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_infinite_and_overflowing_returns_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     returns = RecentReturns(window=3)
     for value in (1.0, 1.7e308, 1.7e308, 3.0, -math.inf, math.nan, 5.0):
         returns.add(value)
@@ -38,7 +38,7 @@ def test_a_return_that_no_mean_could_have_is_left_out(caplog: pytest.LogCaptureF
     assert caplog.text.count("is not counted in the metrics") == 1, "one line a minute"
 
 
-def test_a_checkpoint_that_has_such_returns_is_taken_back_without_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_overflowing_returns_of_checkpoint_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     returns = RecentReturns(window=3)
     returns.restore({"episodes": 9, "last": [1.7e308, 1.7e308, 4.0], "best": math.inf})
     assert (returns.mean, returns.best, returns.episodes) == (4.0, None, 9)
@@ -57,7 +57,7 @@ def honest_and_liar(returns: RecentReturns, lie: float, honest: int = 3, lies: i
 PRESENT = {"liar", *(f"client {number}" for number in range(3))}
 
 
-def test_a_return_far_beyond_those_of_other_clients_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_return_far_beyond_other_clients_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     returns = RecentReturns()
     honest_and_liar(returns, 2e15)
     assert returns.mean is not None and 30.0 < returns.mean < 40.0
@@ -67,7 +67,7 @@ def test_a_return_far_beyond_those_of_other_clients_is_left_out(caplog: pytest.L
 
 
 @pytest.mark.parametrize("lies", [1, 500])
-def test_the_agreed_return_is_not_reached_by_one_client_alone(lies: int) -> None:
+def test_one_client_cannot_raise_agreed_return_alone(lies: int) -> None:
     returns = RecentReturns()
     honest_and_liar(returns, 500.0, lies=lies)
     agreed = returns.agreed(PRESENT)
@@ -75,7 +75,7 @@ def test_the_agreed_return_is_not_reached_by_one_client_alone(lies: int) -> None
     assert returns.mean is not None and returns.mean > agreed, "a plausible return counts in the mean"
 
 
-def test_the_agreed_return_of_honest_clients_is_near_the_mean() -> None:
+def test_agreed_return_of_honest_clients_is_near_mean() -> None:
     returns = RecentReturns()
     honest_and_liar(returns, 40.0)
     agreed = returns.agreed(PRESENT)
@@ -84,7 +84,7 @@ def test_the_agreed_return_of_honest_clients_is_near_the_mean() -> None:
     assert returns.discarded == 0
 
 
-def test_one_client_agrees_with_itself_whoever_was_there_before() -> None:
+def test_agreed_return_ignores_disconnected_clients() -> None:
     returns = RecentReturns()
     honest_and_liar(returns, 40.0)
     for _ in range(100):
@@ -99,7 +99,7 @@ def test_first_success_of_one_client_counts() -> None:
     assert (returns.mean, returns.discarded) == (1 / 50, 0)
 
 
-def test_a_lie_before_others_came_leaves_the_window() -> None:
+def test_lie_before_other_clients_is_removed_from_window() -> None:
     returns = RecentReturns()
     for _ in range(150):
         returns.add(1e15, "liar")
@@ -109,7 +109,7 @@ def test_a_lie_before_others_came_leaves_the_window() -> None:
     assert returns.best is None
 
 
-def test_first_episodes_after_a_restart_do_not_judge_earlier_returns() -> None:
+def test_first_returns_after_restart_do_not_drop_earlier_ones() -> None:
     before, after = RecentReturns(window=4), RecentReturns(window=4)
     for _ in range(4):
         before.add(5000.0, "client")

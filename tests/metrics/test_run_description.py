@@ -16,14 +16,14 @@ def values(document: dict[str, Any], hyperparameters: dict[str, Any]) -> dict[st
     return {value.tag: value for value in RunDescription(document, hyperparameters).begun()}
 
 
-def test_the_configuration_is_there_as_a_file_would_have_it() -> None:
+def test_configuration_is_described_as_yaml() -> None:
     found = values(DOCUMENT, {})["configuration"]
     text = found.tensor.string_val[0].decode()
     assert text.startswith("```yaml\nrelaax-parameter-server:\n  bind: localhost:7000\nalgorithm:\n")
     assert found.metadata.plugin_data.plugin_name == "text"
 
 
-def test_runs_are_compared_by_their_hyperparameters_and_the_mean_return() -> None:
+def test_hyperparameters_and_mean_return_are_described() -> None:
     found = values({}, {"seed": 3, "gpu": False, "network": {"dense": [64, 64]}, "state_size": None})
     start = hparams.parse_session_start_info_plugin_data(
         found["_hparams_/session_start_info"].metadata.plugin_data.content
@@ -37,12 +37,12 @@ def test_runs_are_compared_by_their_hyperparameters_and_the_mean_return() -> Non
     assert [info.name.tag for info in experiment.metric_infos] == ["episode/mean_return_100"]
 
 
-def test_the_end_is_said_too() -> None:
+def test_end_of_run_is_described() -> None:
     (value,) = RunDescription({}, {}).ended()
     assert hparams.parse_session_end_info_plugin_data(value.metadata.plugin_data.content).end_time_secs > 0
 
 
-def test_secrets_are_left_out() -> None:
+def test_secrets_are_omitted() -> None:
     secret = {
         "token": "hunter2",
         "s3": {"secret_access_key": "hunter2", "bucket": "s3://me:hunter2@store/b"},
@@ -54,7 +54,7 @@ def test_secrets_are_left_out() -> None:
     assert b"s3://store/b" in found[0].SerializeToString()
 
 
-def test_every_curve_of_the_layout_is_a_metric() -> None:
+def test_every_curve_of_layout_is_a_metric() -> None:
     layout = layout_pb2.Layout.FromString(values({}, {})["custom_scalars__config__"].tensor.string_val[0])
     names = {name.replace("...", "height") for name in documented()}
     patterns = [tag for category in layout.category for chart in category.chart for tag in chart.multiline.tag]
@@ -63,5 +63,5 @@ def test_every_curve_of_the_layout_is_a_metric() -> None:
         assert any(re.match(pattern, name) for name in names), pattern
 
 
-def test_flat() -> None:
+def test_flat_joins_keys_with_dots() -> None:
     assert flat({"a": {"b": {"c": 1}}, "d": "e"}) == {"a.b.c": 1.0, "d": "e"}

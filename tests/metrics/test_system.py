@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_memory_and_processor_of_this_process() -> None:
+def test_sample_has_memory_and_processor_of_process() -> None:
     clock = Clock()
     figures = ProcessUsage(clock=clock)
     before = sum(os.times()[:2])
@@ -28,7 +28,7 @@ def test_memory_and_processor_of_this_process() -> None:
     assert set(figures.sample()) == {"memory_mb"}, "no time has passed"
 
 
-def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
+def test_sample_is_taken_per_interval_and_returned_once() -> None:
     clock = Clock()
     sampler = Sampler(interval=10.0, clock=clock, processor=lambda: 0.0)
     own = {"worker/memory_mb", "worker/processor_percent", "machine/available_memory_mb"}
@@ -42,12 +42,12 @@ def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
     assert seen == [own | server, None, own, own, own | server]
 
 
-def test_samples_that_take_long_are_taken_less_often() -> None:
+def test_slow_samples_are_taken_less_often() -> None:
     clock = Clock()
-    spent = iter((0.0, 0.0075, 0.0075, 0.01, 0.01, 0.0125))  # before and after each of three
+    spent = iter((0.0, 0.0075, 0.0075, 0.01, 0.01, 0.0125))  # before and after each of three samples
     sampler = Sampler(interval=10.0, clock=clock, processor=lambda: next(spent))
     seen = []
     for clock.now in (1.0, 12.0, 30.0, 32.0, 41.0, 43.0):
         sampler.beat()
         seen.append(bool(sampler.take()))
-    assert seen == [True, False, False, True, False, True], "a share of the time: 30 s, then 10 s"
+    assert seen == [True, False, False, True, False, True], "the interval is 30 s, then 10 s"

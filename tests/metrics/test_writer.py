@@ -27,7 +27,7 @@ def written(directory: Path) -> list[tuple[int, str, float]]:
 
 
 class Source:
-    """Gives what was put in, then nothing."""
+    """A source that returns the given items, then no scalars."""
 
     def __init__(self, *given: tuple[int, dict[str, float]]) -> None:
         self.given: queue.SimpleQueue[tuple[int, dict[str, float]]] = queue.SimpleQueue()
@@ -59,27 +59,27 @@ def test_scalars_are_written_at_their_step(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_left_at_the_end_is_written(tmp_path: Path) -> None:
+def test_close_writes_remaining_scalars(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path, Source((1, {"a": 1.0})), interval=1000)
     writer.start()
     writer.close()
     assert written(tmp_path) == [(1, "a", 1.0)]
 
 
-def test_a_later_run_appends_to_the_directory(tmp_path: Path) -> None:
+def test_later_run_adds_to_directory(tmp_path: Path) -> None:
     run(tmp_path, (1, {"a": 1.0}))
     run(tmp_path, (2, {"a": 2.0}))
     assert sorted(written(tmp_path)) == [(1, "a", 1.0), (2, "a", 2.0)]
 
 
-def test_a_directory_that_cannot_be_made_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_that_cannot_be_created_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     run(tmp_path / "file" / "run", (1, {"a": 1.0}), (2, {"a": 1.0}), (3, {"a": 1.0}))
     assert len(caplog.records) == 1
     assert "metrics cannot be written" in caplog.text
 
 
-class Said:
+class Preface:
     """A preface of two values, or one that fails."""
 
     def __init__(self, fails: bool = False) -> None:
@@ -87,31 +87,31 @@ class Said:
 
     def begun(self) -> list[Any]:
         if self.fails:
-            raise TypeError("it has no form")
+            raise TypeError("no text form")
         return [Summary.Value(tag="begun", simple_value=1.0)]
 
     def ended(self) -> list[Any]:
         return [Summary.Value(tag="ended", simple_value=2.0)]
 
 
-def test_what_a_run_says_of_itself_is_around_its_scalars(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Said())
+def test_preface_is_written_before_and_after_scalars(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Preface())
     writer.start()
     writer.close()
     assert written(tmp_path) == [(0, "begun", 1.0), (7, "a", 1.0), (0, "ended", 2.0)]
 
 
-def test_a_run_that_cannot_describe_itself_has_its_scalars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Said(fails=True))
+def test_failing_preface_does_not_stop_scalars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Preface(fails=True))
     writer.start()
     writer.close()
     assert written(tmp_path) == [(7, "a", 1.0)]
-    assert "it has no form" in caplog.text
+    assert "no text form" in caplog.text
     assert len(caplog.records) == 1
 
 
 class Start:
-    """The start of a training, which tests change."""
+    """The start of a training; tests change `now`."""
 
     def __init__(self) -> None:
         self.now: tuple[object, int] = "first", 0
@@ -127,7 +127,7 @@ def as_tensorboard_shows(directory: Path, name: str) -> list[int]:
     return [event.step for event in shown.Scalars(name)]
 
 
-def test_points_that_a_crash_undid_are_not_shown(tmp_path: Path) -> None:
+def test_points_undone_by_crash_are_not_shown(tmp_path: Path) -> None:
     """A server ends at step 40 and another one continues from a checkpoint at step 20."""
     start = Start()
     for start.now, steps in ((("first", 0), (10, 20, 30, 40)), (("second", 20), (25, 35))):
@@ -136,21 +136,21 @@ def test_points_that_a_crash_undid_are_not_shown(tmp_path: Path) -> None:
     assert as_tensorboard_shows(tmp_path, "a") == [10, 20, 25, 35]
 
 
-def test_points_of_a_training_without_a_checkpoint_are_not_shown(tmp_path: Path) -> None:
+def test_points_of_run_without_checkpoint_are_not_shown(tmp_path: Path) -> None:
     start = Start()
     for start.now in (("first", 0), ("second", 0)):
         run_source(tmp_path, Source((10, {"a": 1.0}), (20, {"a": 1.0})), start)
     assert as_tensorboard_shows(tmp_path, "a") == [10, 20]
 
 
-def test_roll_back_within_a_server_purges_points_too(tmp_path: Path) -> None:
+def test_roll_back_within_server_purges_points(tmp_path: Path) -> None:
     start = Start()
 
     class RolledBack(Source):
         def __call__(self) -> tuple[int, Mapping[str, float]]:
             step, scalars = super().__call__()
             if step == 40:
-                start.now = "second", 20  # from now on
+                start.now = "second", 20  # from this call on
             return step, scalars
 
     run_source(tmp_path, RolledBack(*((step, {"a": 1.0}) for step in (10, 20, 30, 40, 25, 35))), start)
@@ -160,11 +160,11 @@ def test_roll_back_within_a_server_purges_points_too(tmp_path: Path) -> None:
 def run_source(directory: Path, source: Source, start: Start) -> None:
     writer = MetricsWriter(directory, source, interval=0.001, origin=start)
     writer.start()
-    wait_until(source.given.empty, "all is read")
+    wait_until(source.given.empty, "the source is empty")
     writer.close()
 
 
-def test_later_file_sorts_last_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_file_sorts_last_despite_clock_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step, now in ((1, 2_000_000_000.0), (2, 1_000_000_000.0), (3, 1_500_000_000.0)):
         monkeypatch.setattr(writer_module.time, "time", lambda now=now: now)
         run(tmp_path, (step, {"a": float(step)}))
@@ -181,9 +181,9 @@ def test_file_of_another_program_may_have_any_name(tmp_path: Path) -> None:
 def test_long_run_has_several_files_and_one_preface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "EVENT_FILE_BYTES", 1000)
     source = Source(*((step, {"a": 1.0}) for step in range(1, 101)))
-    writer = MetricsWriter(tmp_path, source, interval=0.0001, preface=Said())
+    writer = MetricsWriter(tmp_path, source, interval=0.0001, preface=Preface())
     writer.start()
-    wait_until(source.given.empty, "all is read")
+    wait_until(source.given.empty, "the source is empty")
     writer.close()
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) > 3
