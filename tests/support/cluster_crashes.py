@@ -130,17 +130,17 @@ class CrashScene:
         archive.close()
         assert not archive.damaged, archive.damaged
         saved = sorted(archive.saved.values(), key=lambda each: each.order)
-        lives = [read_journal(path) for path in sorted(self._journals.iterdir())]
-        broken = [sentence for life in lives for sentence in life.broken]
+        journals = [read_journal(path) for path in sorted(self._journals.iterdir())]
+        broken = [sentence for journal in journals for sentence in journal.broken]
         assert not broken, broken
-        self.crashes.account = audit(lives, saved, SHARDS)
+        self.crashes.account = audit(journals, saved, SHARDS)
         assert not self.crashes.account.violations, "\n".join(self.crashes.account.violations[:20])
         self.crashes.steps = summary["env_steps"]
         wait_until(lambda: not self.orphans(), "all processes of the training have ended", 60.0)
         return self.crashes
 
     def archive(self) -> Archive:
-        """Return a reader of each checkpoint as it is published."""
+        """Return a reader that loads each checkpoint after its publication."""
         return Archive(LocalStore(self.training.folder / "checkpoints"), SLOTS)
 
     def orphans(self) -> list[str]:

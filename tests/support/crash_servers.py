@@ -72,14 +72,14 @@ class CrashedServers:
 
     def kill_once(self, moment: str, victim: int) -> None:
         """Kill a shard at a moment, restart it, and check that it has the previous state or the new one."""
-        with parameter_client(self._shards.addresses, unavailable_after=200.0) as bridge:
-            bridge.register(worker(self._config, _ALGORITHM))
+        with parameter_client(self._shards.addresses, unavailable_after=200.0) as client:
+            client.register(worker(self._config, _ALGORITHM))
             deadline = time.monotonic() + _PATIENCE
             while True:
                 published = self.manager.published()
-                before, since = self._names(), bridge.global_step
-                parameters = trained(bridge, 1, seed=self._random.randrange(2**32), env_steps=_STEPS)
-                self._known[bridge.global_step] = parameters.tobytes()
+                before, since = self._names(), client.global_step
+                parameters = trained(client, 1, seed=self._random.randrange(2**32), env_steps=_STEPS)
+                self._known[client.global_step] = parameters.tobytes()
                 if self._occurs(MOMENTS[moment], before, published):
                     self.reached.append(moment)
                     break
@@ -87,7 +87,7 @@ class CrashedServers:
                     break
             # After the first checkpoint of a new model, the state before the push may not be saved yet. Then the next
             # checkpoint may be of that state.
-            allowed = {bridge.global_step, since, _newest(published)}
+            allowed = {client.global_step, since, _newest(published)}
             time.sleep(self._random.choice((0.0, self._random.random() * 0.01)))
             self._shards.running[victim].kill()
         self._shards.again(victim)
@@ -121,14 +121,14 @@ class CrashedServers:
         return False
 
     def _expect_one_of(self, allowed: set[int]) -> None:
-        with parameter_client(self._shards.addresses, unavailable_after=200.0) as bridge:
-            registered = bridge.register(worker(self._config, _ALGORITHM))
+        with parameter_client(self._shards.addresses, unavailable_after=200.0) as client:
+            registered = client.register(worker(self._config, _ALGORITHM))
             step = registered.global_step
             assert step in allowed
             published = self.manager.published()
             assert step == _newest(published), "the newest checkpoint is restored"
             if step in self._known:
-                assert bridge.pull().parameters.tobytes() == self._known[step]
+                assert client.pull().parameters.tobytes() == self._known[step]
         for checkpoint_id in published:
             self.manager.load(checkpoint_id)
 

@@ -27,8 +27,8 @@ def count(sections: Sections) -> int:
     return section.echoes
 
 
-def beside(addresses: Addresses, number: int, count: int) -> list[str]:
-    return ["--beside", f"{number} of {count}, {addresses['parameter-server'][0]}"]
+def echo_arguments(addresses: Addresses, number: int, count: int) -> list[str]:
+    return ["--position", f"{number} of {count}, {addresses['parameter-server'][0]}"]
 
 
 ECHO = Role(
@@ -43,7 +43,7 @@ ECHO = Role(
     stop_seconds=lambda _: 20.0,
     stop_key=None,
     tokens=(),
-    arguments=beside,
+    arguments=echo_arguments,
 )
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--bind", required=True)
-    parser.add_argument("--beside", required=True)
+    parser.add_argument("--position", required=True)
     options = parser.parse_args()
     section = yaml.safe_load(options.config.read_text())["relaax-echo"]
     host, _, port = options.bind.rpartition(":")
@@ -71,7 +71,7 @@ def main() -> None:
         while True:
             connection, _ = listener.accept()
             with connection:
-                connection.sendall(f"{section['word']} {options.beside}\n".encode())
+                connection.sendall(f"{section['word']} {options.position}\n".encode())
 
 
 if __name__ == "__main__":

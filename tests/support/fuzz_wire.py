@@ -187,7 +187,7 @@ def send_cases(
     connections: int = 2**62,
     websocket: bool = False,
 ) -> None:
-    """Run cases from number `first` on, until the report has so many frames, so many connections or ten failures."""
+    """Run cases from number `first` on, until one of the limits `frames`, `connections` or ten failures is reached."""
     numbers = iter(range(first, 2**62))
 
     def work() -> None:
