@@ -1,4 +1,4 @@
-"""A copied algorithm learns by another loss if it is copied as its README says."""
+"""An algorithm that is copied as its README describes learns with its own loss."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NO_LOSS = "        return {head: 0 * by_output for head, by_output in by_outputs
 def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float:
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure({"path": path, "episode_len": 5, "network": {"dense": [8]}, **keys})
-    agent, bridge = make_agent(algorithm, config, VECTOR, action, environments=2)
-    world = RandomEnvironments(VECTOR, action, 2)
-    actions = agent.reset(world.reset())
-    while not bridge.pushes:
-        actions = agent.step(world.step(actions))
+    agent, parameters = make_agent(algorithm, config, VECTOR, action, environments=2)
+    environments = RandomEnvironments(VECTOR, action, 2)
+    actions = agent.reset(environments.reset())
+    while not parameters.pushes:
+        actions = agent.step(environments.step(actions))
         agent.learn()
     agent.close()
-    return float(np.abs(bridge.pushes[0].gradient).max())
+    return float(np.abs(parameters.pushes[0].gradient).max())
 
 
 @pytest.mark.slow
@@ -39,14 +39,14 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
 @pytest.mark.parametrize(
     ("name", "path", "action"), [("da3c", "my_da3c", Discrete(3)), ("da3c_cont", "my_cont", Box(-1, 1, (2,)))]
 )
-def test_the_loss_of_a_copy_counts(name: str, path: str, action: Any, tmp_path: Path) -> None:
+def test_copied_algorithm_uses_its_own_loss(name: str, path: str, action: Any, tmp_path: Path) -> None:
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
     path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
     copied = tmp_path / "copied"
     copied.mkdir()
     subprocess.run(["sh", "-ec", script], cwd=copied, check=True, env={**os.environ, "PATH": path_of_commands})
-    # Each in a folder of its own: a module that was imported once stays as it was.
+    # Each loss has its own folder, because an imported module is not loaded again.
     for loss in (LOSS, NO_LOSS):
         folder = tmp_path / str(len(loss))
         shutil.copytree(copied, folder)

@@ -1,4 +1,4 @@
-"""The commands and programs of docs/checkpoints.md run as they stand there, one after the other."""
+"""The commands and programs of docs/checkpoints.md run unchanged, in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = DOCS / "checkpoints.md"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the run that the page speaks of, of which two checkpoints are left."""
+    """A folder with the run of the page, which has two checkpoints."""
     env = gymnasium.make("CartPole-v1")
     spaces = [values_of(space).space for space in (env.observation_space, env.action_space)]
     env.close()
@@ -44,30 +44,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_from_top_to_bottom(folder: Path, processes: Processes) -> None:
-    said = {}
+def test_commands_and_programs_of_page_run_in_order(folder: Path, processes: Processes) -> None:
+    output = {}
     for name in ("look", "verify", "copy", "export"):
         program, *arguments = block(PAGE, name).split()
         assert program == "relaax"
         done = processes.start(*RELAAX, *arguments, cwd=folder)
         assert done.wait(120) == 0, done.report()
-        said[name] = done.lines
-    assert [line.split()[0] for line in said["look"] if line.strip().startswith("0000")] == [
+        output[name] = done.lines
+    assert [line.split()[0] for line in output["look"] if line.strip().startswith("0000")] == [
         "00000002-120125",
         "00000001-97290",
     ]
-    assert said["verify"] == ["00000002-120125  is intact", "00000001-97290  is intact"]
+    assert output["verify"] == ["00000002-120125  is intact", "00000001-97290  is intact"]
     assert CheckpointManager(LocalStore(folder / "kept")).published() == ["00000001-97290"]
     for name in ("act.py", "many.py"):
         (folder / name).write_text(block(PAGE, name), encoding="utf-8")
         done = processes.start(sys.executable, name, cwd=folder)
         assert done.wait(240) == 0, done.report()
-        said[name] = done.lines
+        output[name] = done.lines
     shown = block(PAGE, "act.py").partition("# ")[2].partition("\n")[0]
-    assert said["act.py"][0] == shown == repr(relaax.policy.load(folder / "cartpole.safetensors"))
-    assert [line.split()[0] for line in said["act.py"][1:]] == ["return"] * 3
+    assert output["act.py"][0] == shown == repr(relaax.policy.load(folder / "cartpole.safetensors"))
+    assert [line.split()[0] for line in output["act.py"][1:]] == ["return"] * 3
 
 
-def test_the_table_names_what_there_is() -> None:
+def test_table_names_attributes_of_policy() -> None:
     for name in ("act", "reset", "algorithm", "global_step", "configuration", "observation_space", "description"):
         assert f"`policy.{name}" in PAGE.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Code that readers copy from pages: whose it is, and that it is whole."""
+"""Code that readers copy from pages: its file names, and that it is complete."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import yaml
 from support.pages import ROOT, all_pages, blocks, files
 
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages() if "tests" not in page.relative_to(ROOT).parts}
-OWN = [name for name in PAGES if name != "README.md"]  # its examples begin with the reader's own world
+COMPLETE_PAGES = [name for name in PAGES if name != "README.md"]  # its examples begin with the reader's own environment
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_file_names_stand_above_blocks_not_in_the_fence(name: str) -> None:
+def test_file_names_are_above_blocks_not_in_fences(name: str) -> None:
     """Code hosts and terminals hide the words after a fence's language."""
     for made in blocks(PAGES[name]):
         assert made.language == "sh" or "." not in made.name, made.name
         assert not made.file or not made.name, made.name
 
 
-def test_parts_of_a_file_say_that_they_continue_it() -> None:
+def test_later_parts_of_file_are_marked_continued() -> None:
     for page in PAGES.values():
         for name in files(page):
             _, *others = re.findall(rf"^\*\*`{re.escape(name)}`\*\*(.*)$", page.read_text("utf-8"), re.MULTILINE)
@@ -33,9 +33,9 @@ def test_parts_of_a_file_say_that_they_continue_it() -> None:
 
 
 def undefined_names(texts: list[tuple[str, str]], folder: Path) -> dict[str, set[str]]:
-    """Names that Python texts use and do not define, or import and do not use, by the page in front of each text.
+    """Return names that Python texts use and do not define, or import and do not use, by page.
 
-    Those that the comment of a fragment calls the reader's are left out.
+    `texts`: pairs of page and text. Names that the comment of a fragment assigns to the reader are omitted.
     """
     for index, (_, text) in enumerate(texts):
         (folder / f"{index}.py").write_text(text, encoding="utf-8")
@@ -60,19 +60,19 @@ def undefined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return undefined_names(texts, tmp_path_factory.mktemp("blocks"))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", COMPLETE_PAGES)
 def test_copied_python_imports_and_defines_all_it_uses(name: str, undefined: dict[str, set[str]]) -> None:
     assert undefined.get(name, set()) == set()
 
 
-def test_names_that_a_block_lacks_are_found(tmp_path: Path) -> None:
+def test_undefined_and_unused_names_are_found(tmp_path: Path) -> None:
     fragment = "# A fragment: `game` is yours.\nprint(game, state)\n"
     texts = [("a", "import os\nprint(x)\n"), ("b", "x = 1\nprint(x)\n"), ("c", fragment)]
     assert undefined_names(texts, tmp_path) == {"a": {"os", "x"}, "c": {"state"}}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_copied_data_can_be_parsed(name: str) -> None:
+def test_yaml_and_json_blocks_can_be_parsed(name: str) -> None:
     for made in blocks(PAGES[name]):
         if made.language == "yaml":
             assert yaml.safe_load(made.text) is not None or made.text.startswith("#"), made.text
@@ -82,7 +82,7 @@ def test_copied_data_can_be_parsed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_copied_commands_have_no_prompts_and_no_gaps(name: str) -> None:
+def test_copied_commands_have_no_prompts_or_ellipses(name: str) -> None:
     for made in blocks(PAGES[name]):
         if made.language in ("sh", "python"):
             assert not re.findall(r"^(?:\$|%|>|>>>|\.\.\.)(?: |$)", made.text, re.MULTILINE), made.text

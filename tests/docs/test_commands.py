@@ -1,4 +1,4 @@
-"""Commands of all pages: each is followed in an empty folder with a wheel, or says why not, and all are in order."""
+"""Commands of all pages: each is valid, and runs in an empty folder with a wheel or has a reason not to."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from support.pages import DOCS, ROOT, all_pages, blocks, files
 from support.processes import Processes
 from support.wheel import borrow, install, quick_wheel, run
 
-# Why no test runs a block: ```sh needs REASON.
+# Reasons why no test runs a block: ```sh needs REASON.
 REASONS = {
-    "checkout": "what develops RELAAX is no part of a wheel",
-    "wheel": "it installs one; the tests do in their own way",
+    "checkout": "development tools are not part of a wheel",
+    "wheel": "it installs a wheel; the tests install it in another way",
     "servers": "another page starts them",
-    "machines": "addresses are the reader's",
-    "yours": "a program or a place of the reader's",
+    "machines": "addresses of the reader's machines",
+    "yours": "a program or a path of the reader",
     "S3": "a store",
-    "docker": "an engine for containers",
+    "docker": "a container engine",
     "Kubernetes": "a cluster, kubectl and helm",
     "cloud": "an account",
-    "machines of Ray": "Ray's own program, on each of them",
+    "machines of Ray": "Ray's own program, on each machine",
     "Ray": "a cluster",
     "GPU": "a device",
     "time": "minutes or hours",
     "Lab": "DeepMind Lab is built from source",
 }
-# Blocks of programs that are others' for the most part.
-NOT_OURS = ("needs docker", "needs Kubernetes", "needs cloud", "needs machines of Ray")
+# Blocks that mostly run programs of others.
+OTHER_PROGRAMS = ("needs docker", "needs Kubernetes", "needs cloud", "needs machines of Ray")
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages() if "tests" not in page.relative_to(ROOT).parts}
-FOLLOWED = [
+RUNNABLE = [
     name
     for name, page in PAGES.items()
     if any(made.language == "sh" and not made.name.startswith("needs ") for made in blocks(page))
 ]
-# With the page itself, what decides whether its commands do what it says.
-OF_COMMANDS = ("relaax/cli", "relaax/configuration", "pyproject.toml", "setup.py", "tests/support/page_runner.py")
-# What blocks print, by page and name; behind "long" where a training must not be cut short for that.
+# Files that, with the page itself, decide the outcome of its commands.
+COMMAND_FILES = ("relaax/cli", "relaax/configuration", "pyproject.toml", "setup.py", "tests/support/page_runner.py")
+# Patterns of the output of blocks, by page and name.
 EXPECTED = {
     "README.md": {"watch": "http://.*connected"},
     "docs/getting-started.md": {
@@ -77,13 +77,13 @@ EXPECTED = {
     "docs/many-environments.md": {"lives": "minutes", "slow": "answers in"},
     "docs/troubleshoot.md": {"health": '"version"'},
     "docs/seeds.md": {"one": "the same"},
-    "docs/write-an-algorithm.md": {"test": r"1\d passed in"},  # and no warnings,
+    "docs/write-an-algorithm.md": {"test": r"1\d passed in"},  # the count is followed by no warnings
 }
 # Pages that use the files of another page.
 FILES_OF = {"docs/many-environments.md": "docs/environments.md", "docs/gymnasium.md": "docs/environments.md"}
 NEED_LEARNING = ("train", "exploit", "play", "mine")
-STEPS = 1000  # where a training must not take its time
-# A run that is to be resumed needs a limit well beyond the first: a fast training is thousands of steps past its own.
+STEPS = 1000  # limit of a training that is cut short
+# A resumed run needs a limit well beyond the first, because a fast training exceeds its own by thousands of steps.
 SHORTER = {"=20000": "=3000", "steps 20000": "steps 2000", "steps 100000": "steps 1000"}
 PROGRAMS = {
     "relaax-parameter-server": parameter_server.app,
@@ -94,21 +94,21 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_block_is_followed_or_excused(name: str) -> None:
+def test_each_block_is_run_or_has_a_reason_not_to(name: str) -> None:
     for made in blocks(PAGES[name]):
         if made.language == "sh":
-            assert made.name, f"no test runs this, and nothing says why: {made.text}"
+            assert made.name, f"no test runs this block, and it has no reason: {made.text}"
             assert not made.name.startswith("needs ") or made.name.split(" ", 1)[1] in REASONS, made.name
         elif made.language != "text":
             commands = re.findall(r"(?m)^(?:relaax|relaax-[\w-]+|python3?|pip|make|honcho) .*", made.text)
-            assert made.language or not commands, f"commands stand in ```sh: {commands}"
+            assert made.language or not commands, f"commands must be in ```sh: {commands}"
         if made.language == "python":
             compile(made.text if not made.text.startswith(" ") else f"class _:\n{made.text}", name, "exec")
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that pages show, and those that their commands write."""
+    """A folder with the files that pages show or that their commands write."""
     folder = tmp_path_factory.mktemp("shown")
     for page in PAGES.values():
         for name, text in files(page).items():
@@ -131,17 +131,17 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_commands_are_in_order(name: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs, files and options are there, and configurations with their overrides can be used."""
+def test_commands_and_options_of_pages_are_valid(name: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs, files and options exist, and configurations with their overrides are valid."""
     monkeypatch.chdir(shown)
     for made in blocks(PAGES[name]):
-        if made.language == "sh" and made.name not in NOT_OURS:
+        if made.language == "sh" and made.name not in OTHER_PROGRAMS:
             for words in commands_of(made.text):
                 check(words)
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The commands of a shell's text, each as words, without what a shell does with them."""
+    """Return the commands of a shell script, each as words, without variables, loops and comments."""
     found: list[list[str]] = []
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
@@ -158,7 +158,7 @@ def commands_of(text: str) -> list[list[str]]:
 def check(words: list[str]) -> None:
     program, *arguments = words
     if program in PROGRAMS or words[:2] == ["relaax", "run"]:
-        if any(word.startswith("10.0.0.") for word in words):  # the page says what such addresses need
+        if any(word.startswith("10.0.0.") for word in words):  # the page explains that such addresses need tokens
             arguments.append("--allow-anonymous")
         result = CliRunner().invoke(PROGRAMS.get(program, app), [*arguments, "--check-config"])
         assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}{result.stderr}"
@@ -194,7 +194,7 @@ def check(words: list[str]) -> None:
 
 
 def parse(command: Any, words: list[str]) -> None:
-    """Take a command's words apart as it would, and start nothing."""
+    """Parse the words of a command, and start nothing."""
     with command.make_context(command.name, list(words)) as context:
         if hasattr(command, "resolve_command"):
             _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
@@ -217,19 +217,19 @@ def parse(command: Any, words: list[str]) -> None:
         "sudo rm",
     ],
 )
-def test_what_is_not_in_order_is_found(words: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_commands_are_found(words: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shown)
     with pytest.raises((Exception, SystemExit)):
         check(shlex.split(words))
 
 
-def test_a_shells_text_is_taken_apart() -> None:
+def test_shell_text_is_split_into_commands() -> None:
     text = "for s in 1 2; do\n  A_B=1 relaax run x --seed $s \\\n    --fresh || true # why\ndone; cmp 'a#b' && echo c\n"
     assert commands_of(text) == [["relaax", "run", "x", "--seed", "1", "--fresh"], ["cmp", "a#b"], ["echo", "c"]]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The short form follows pages with the Python that runs the tests; the long one with another one too."""
+    """The short form uses the Python that runs the tests; the long form also uses another one."""
     if "environment" in metafunc.fixturenames:
         another = None if metafunc.config.getoption("--short") else another_python()
         pythons = {"here": sys.executable} | ({"another_python": another} if another else {})
@@ -237,7 +237,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def another_python() -> str | None:
-    """The newest Python on the path that RELAAX supports and that is of another version than this one."""
+    """Return the newest supported Python on the path with another version than this one."""
     for minor in (13, 12, 11, 10):
         found = shutil.which(f"python3.{minor}")
         if minor != sys.version_info.minor and found is not None:
@@ -250,7 +250,7 @@ def another_python() -> str | None:
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with a wheel of the checkout.
 
-    Of the Python that runs the tests it has that one's libraries. Another one's are installed, as a user does.
+    With the Python that runs the tests, its libraries are shared. With another Python they are installed with pip.
     """
     folder = tmp_path_factory.mktemp("wheel")
     wheel = quick_wheel(folder)
@@ -265,9 +265,9 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.checks(name, *OF_COMMANDS)) for name in FOLLOWED]
+    "name", [pytest.param(name, marks=pytest.mark.checks(name, *COMMAND_FILES)) for name in RUNNABLE]
 )
-def test_a_page_followed_in_an_empty_folder(
+def test_commands_of_page_run_in_empty_folder(
     name: str, environment: Path, processes: Processes, tmp_path: Path, short: bool
 ) -> None:
     page = PAGES[name]
@@ -277,7 +277,7 @@ def test_a_page_followed_in_an_empty_folder(
     runner = PageRunner(folder, environment, processes, limit=None if whole else STEPS)
     if name in FILES_OF:
         runner.write_files(PAGES[FILES_OF[name]])
-    said = runner.run(page, SHORTER if short else {})
+    output = runner.run(page, SHORTER if short else {})
     for block, pattern in EXPECTED.get(name, {}).items():
         if whole or block not in NEED_LEARNING:
-            assert re.search(pattern, said[block], re.MULTILINE | re.DOTALL), (block, said[block])
+            assert re.search(pattern, output[block], re.MULTILINE | re.DOTALL), (block, output[block])

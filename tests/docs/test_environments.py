@@ -1,4 +1,4 @@
-"""The programs of the pages about environments are taken from them and run against a server of the protocol."""
+"""The programs of the pages about environments run against a server of the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.rlx_peer import Conversation, RlxPeer, serve
 
 PAGES = [DOCS / f"{name}.md" for name in ("environments", "many-environments", "gymnasium", "environment-programs")]
 CHECKED = [f"docs/{page.name}" for page in PAGES]
-PLACE = "localhost:7001"
+ADDRESS = "localhost:7001"
 
 
 def random_serve(talk: Conversation) -> None:
@@ -33,32 +33,32 @@ def random_serve(talk: Conversation) -> None:
 
 
 def text_of(name: str) -> str:
-    """Return the text of the block with this name, which one of the pages has."""
+    """Return the text of the block with this name on one of the pages."""
     (page,) = [page for page in PAGES if any(name in (made.file, made.name) for made in blocks(page))]
     return block(page, name)
 
 
 def lines(name: str) -> list[list[str]]:
-    """The commands of a block of the pages, as words."""
+    """Return the commands of a block of the pages, as words."""
     return [shlex.split(line) for line in text_of(name).splitlines()]
 
 
-def talks_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
-    """What a command of the page said on its connections, and what it printed."""
+def connections_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
+    """Run a command of the page. Return its connections and the lines that it printed."""
     program = command[1]
     for name in ("room.py", "room_env.py", program):
         (folder / name).write_text(text_of(name), encoding="utf-8")
     with RlxPeer(random_serve) as peer:
-        assert PLACE in command
-        words = [peer.address if word == PLACE else word for word in command[1:]]
+        assert ADDRESS in command
+        words = [peer.address if word == ADDRESS else word for word in command[1:]]
         running = processes.start(sys.executable, "-W", "error", *words, cwd=folder)
         assert running.wait(60) == 0, running.report()
         return peer.talks, running.lines
 
 
-def test_one_environment(tmp_path: Path, processes: Processes) -> None:
+def test_program_for_one_environment_runs(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("one")
-    (talk,), printed = talks_of(command, tmp_path, processes)
+    (talk,), printed = connections_of(command, tmp_path, processes)
     resets = talk.of(rlx.Reset)
     assert len(resets) == len(printed) == int(command[-1])
     assert talk.hello.autoreset == (rlx.Autoreset.DISABLED,)
@@ -68,28 +68,28 @@ def test_one_environment(tmp_path: Path, processes: Processes) -> None:
     assert {name for message in talk.of(rlx.Metrics) for name, _ in message.scalars} >= {"last_temperature"}
 
 
-@pytest.mark.parametrize("habit", ["same_step", "next_step"])
-def test_many_environments(habit: str, tmp_path: Path, processes: Processes) -> None:
-    (command,) = [command for command in lines("many") if habit in command[1]]
-    (talk,), _ = talks_of(command, tmp_path, processes)
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_program_for_many_environments_runs(autoreset: str, tmp_path: Path, processes: Processes) -> None:
+    (command,) = [command for command in lines("many") if autoreset in command[1]]
+    (talk,), _ = connections_of(command, tmp_path, processes)
     steps = talk.of(rlx.Step)
     assert len(steps) == int(command[-1])
     assert talk.hello.environments == int(command[-2])
-    assert talk.hello.autoreset == (rlx.Autoreset[habit.upper()],)
+    assert talk.hello.autoreset == (rlx.Autoreset[autoreset.upper()],)
     assert any(step.truncated is not None for step in steps)
-    assert any(step.first is not None for step in steps) == (habit == "next_step")
+    assert any(step.first is not None for step in steps) == (autoreset == "next_step")
 
 
-def test_gymnasium(tmp_path: Path, processes: Processes) -> None:
+def test_gymnasium_program_runs(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("gymnasium")
-    (single, vector), printed = talks_of(command, tmp_path, processes)
+    (single, vector), printed = connections_of(command, tmp_path, processes)
     assert (single.hello.environments, vector.hello.environments) == (1, 4)
     assert all(f"steps={command[-1]}" in line for line in printed)
 
 
-def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
+def test_program_reports_whole_episodes(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("lives")
-    (talk,), printed = talks_of(command, tmp_path, processes)
+    (talk,), printed = connections_of(command, tmp_path, processes)
     resets, episodes = talk.of(rlx.Reset), int(command[-1])
     assert talk.hello.reports_episodes
     assert len(resets) == 3 * episodes
@@ -99,13 +99,13 @@ def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks(*CHECKED, "relaax/client", "environments/OpenAI_Gym")
-def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
+def test_slow_program_sends_pings(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
-    (talk,), printed = talks_of(command, tmp_path, processes)
+    (talk,), printed = connections_of(command, tmp_path, processes)
     assert len(talk.of(rlx.Ping)) >= len(printed) >= 1
 
 
-def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_runs_with_spaces_of_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, lines("family")[0][1:]).exit_code == 0
     text = (tmp_path / "my_world" / "main.py").read_text(encoding="utf-8")
@@ -122,13 +122,13 @@ def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: py
     assert len(talk.of(rlx.Step)) == 200
 
 
-def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_of_page_give_their_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("car.yaml").write_text(text_of("car.yaml"), encoding="utf-8")
     Path("lake.yaml").write_text(text_of("lake.yaml"), encoding="utf-8")
     ((*_, lake, _, slippery, _, size, _, _),) = lines("any")
     _, _, *words = make_plan("car.yaml", ["run.envs_per_client=1"]).client_command("random", 0)
-    hello = talk_of(words)
+    hello = hello_of(words)
     assert (str(hello.observation_space), hello.frame_skip) == ("Box(uint8, [84, 84], 0..255)", 4)
     plan = make_plan(lake, [slippery, size])
     assert plan.run.kwargs == {"is_slippery": False, "map_name": "8x8"}
@@ -136,7 +136,7 @@ def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.checks(*CHECKED, "relaax/client", "environments/OpenAI_Gym")
-def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_page_give_same_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("my_package").mkdir()
@@ -148,7 +148,7 @@ def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "    def __init__(self, env, by):\n        super().__init__(env)\n        self.by = by\n"
         "    def reward(self, reward):\n        return self.by * reward\n"
     )
-    found = [talk_of(words[3:]) for words in lines("needs servers")]
+    found = [hello_of(words[3:]) for words in lines("needs servers")]
     assert [str(hello.observation_space) for hello in found] == [
         "Discrete(64)", "Box(float32, [8])", "Box(uint8, [84, 84], 0..255)", "Box(float32, [2], -5..5)",
         "Box(bool, [10, 10, 4], 0..1)",
@@ -156,8 +156,8 @@ def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found[1].action_space == rlx.Box(-1, 1, (2,))
 
 
-def talk_of(words: list[str]) -> rlx.Hello:
-    """The hello of environments/OpenAI_Gym/main, called with the words behind its name."""
+def hello_of(words: list[str]) -> rlx.Hello:
+    """Run environments/OpenAI_Gym/main with these words, and return its Hello message."""
     with RlxPeer() as peer:
         main.main(main.parser().parse_args([peer.address, *words[1:], "--steps", "8"]))
         (talk,) = peer.talks

@@ -1,4 +1,4 @@
-"""Mistakes of a first hour: each is made, and its message is the one of the study `first-hour`."""
+"""Mistakes of a first hour: each one gives the message of the study `first-hour`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ROWS = dict(
 )
 
 
-def test_the_page_has_every_mistake() -> None:
+def test_study_lists_every_mistake() -> None:
     assert list(ROWS) == list(MISTAKES)
     assert len(ROWS) >= 20
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_as_the_page_says(mistake: str) -> None:
+def test_mistake_gives_message_of_study(mistake: str) -> None:
     assert message_of(mistake) == ROWS[mistake].strip("`")

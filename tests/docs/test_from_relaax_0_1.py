@@ -1,4 +1,4 @@
-"""docs/from-relaax-0.1.md: its new client works, and old keys are answered as the page says."""
+"""docs/from-relaax-0.1.md: its new client works, and old keys give the messages of the page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PAGE = DOCS / "from-relaax-0.1.md"
 
 
 class Over(Exception):
-    """The game has been played for long enough."""
+    """The end of the game, after ten steps."""
 
 
 class Game:
-    """Two episodes of five steps."""
+    """A game with two episodes of five steps."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -37,10 +37,10 @@ class Game:
         return 1.0, self.steps % 5 == 0
 
     def reset(self) -> None:
-        """Begin the next one."""
+        """Start the next episode."""
 
 
-def test_the_new_client_plays() -> None:
+def test_new_client_of_page_plays() -> None:
     with RlxPeer(serve) as peer:
         names: dict[str, Any] = {"game": Game()}
         code = block(PAGE, "new").replace("localhost:7001", peer.address)
@@ -52,7 +52,7 @@ def test_the_new_client_plays() -> None:
     assert (len(talk.of(rlx.Init)), len(talk.of(rlx.Reset))) == (3, 2)
 
 
-def test_a_place_in_s3_takes_that_of_the_folder(tmp_path: Path) -> None:
+def test_checkpoint_dir_and_s3_exclude_each_other(tmp_path: Path) -> None:
     sentence = "relaax-parameter-server: checkpoint_dir and checkpoint_aws_s3 are both given"
     assert f"`{sentence}" in PAGE.read_text("utf-8")
     document = yaml.safe_load((ROOT / "tests" / "data" / "da3c_ale_boxing.yaml").read_text("utf-8"))
@@ -68,7 +68,7 @@ def test_a_place_in_s3_takes_that_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("section", ["version", "environment"])
-def test_files_of_later_versions_are_refused(section: str, tmp_path: Path) -> None:
+def test_files_with_unknown_sections_are_refused(section: str, tmp_path: Path) -> None:
     (tmp_path / "old.yaml").write_text(f"{section}: x\nalgorithm: {{name: da3c}}\n", encoding="utf-8")
     assert f"`unknown section '{section}'`" in PAGE.read_text("utf-8")
     with pytest.raises(ConfigurationError, match=f"unknown section '{section}'"):

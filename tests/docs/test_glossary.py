@@ -1,4 +1,4 @@
-"""docs/glossary.md and the index of terms are written from docs/glossary.yaml."""
+"""docs/glossary.md and the index of terms are generated from docs/glossary.yaml."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_each_term_is_defined_once() -> None:
     assert re.findall(r"^## (.+)$", glossary.PAGE.read_text("utf-8"), re.MULTILINE) == names
 
 
-def test_words_used_before_are_not_terms() -> None:
+def test_former_terms_are_not_terms() -> None:
     names = {entry["term"] for entry in glossary.terms()}
     assert [word for entry in glossary.terms() for word in entry["before"] if word in names] == []

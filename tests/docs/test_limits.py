@@ -1,4 +1,4 @@
-"""docs/limits.md: keys that it names exist, and their defaults, like the constants', are the values it gives."""
+"""docs/limits.md: its keys exist, and it gives the values of defaults and constants."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ SPELLED = {
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """Of the tables of bounds: the value, and where it is from."""
+    """Yield value and origin of each row of the tables of bounds."""
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 3 and cells[2].startswith("`"):
@@ -159,16 +159,16 @@ def row_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_constants(name: str) -> None:
+def test_page_gives_value_of_constant(name: str) -> None:
     assert SPELLED.get(name, f"{int(CONSTANTS[name]):,}") in row_of(name)
 
 
-def test_keys() -> None:
+def test_page_gives_defaults_of_keys() -> None:
     checked = 0
     for value, where in rows():
         for section, key in re.findall(r"`([a-z-]+)\.([a-z_]+)`", where):
             fields = SECTIONS[section].model_fields
-            assert key in fields or section == "algorithm", f"{section}.{key} is no key"
+            assert key in fields or section == "algorithm", f"{section}.{key} is not a key"
             default = fields[key].default if key in fields else None
             if isinstance(default, int | float):
                 assert f"{default:g}" in value.replace(",", ""), (
@@ -178,7 +178,7 @@ def test_keys() -> None:
     assert checked >= 7
 
 
-def test_a_clients_patience() -> None:
+def test_page_gives_timeouts_of_client() -> None:
     defaults = base.ClientBase.__init__.__kwdefaults__
     times = [f"{defaults[name]:g} s" for name in ("connect_timeout", "response_timeout", "retry_seconds")]
     assert all(time in row_of("retry_seconds") for time in times)

@@ -1,4 +1,4 @@
-"""Every relative link and anchor of every page of the repository leads somewhere."""
+"""Every relative link and anchor of every page of the repository has a target."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PAGES = {str(page.relative_to(ROOT)): page for page in all_pages()}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_of_page_are_valid(name: str) -> None:
     assert broken_links(PAGES[name]) == []
 
 
-def test_the_index_names_every_page() -> None:
+def test_index_links_to_every_page() -> None:
     named = {(DOCS / link).resolve() for link in links(DOCS / "README.md")}
     pages = {page for page in DOCS.glob("*.md") if page.name != "README.md"}
     assert pages <= named, f"docs/README.md does not name {sorted(page.name for page in pages - named)}"
 
 
-def test_what_is_broken_is_found(tmp_path: Path) -> None:
+def test_broken_links_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A `heading`, twice\n## A heading, twice\n[1](#a-heading-twice) [2](#a-heading-twice-1) [3](#nowhere)\n"

@@ -1,4 +1,4 @@
-"""Pages that name a test as what shows something: the test is there."""
+"""Tests that pages name as evidence exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`")
 
 
 def missing(page: Path) -> list[str]:
-    """The tests that a page names and the repository does not have."""
+    """Return the tests that a page names and that do not exist."""
     wrong = []
     for file, name in _NAMED.findall(page.read_text("utf-8")):
         path = ROOT / file
@@ -23,15 +23,15 @@ def missing(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["promises.md", "security.md"])
-def test_tests_that_a_page_names_are_there(name: str) -> None:
+def test_tests_named_by_page_exist(name: str) -> None:
     assert _NAMED.search((DOCS / name).read_text("utf-8")), f"{name} names no test"
     assert missing(DOCS / name) == []
 
 
-def test_what_is_missing_is_found(tmp_path: Path) -> None:
+def test_missing_tests_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "`tests/docs/test_named_tests.py::test_what_is_missing_is_found` `tests/docs/test_gone.py` "
+        "`tests/docs/test_named_tests.py::test_missing_tests_are_found` `tests/docs/test_gone.py` "
         "`tests/docs/test_links.py::test_gone` tests/docs/test_in_prose.py\n"
     )
     assert missing(page) == ["tests/docs/test_gone.py", "tests/docs/test_links.py::test_gone"]

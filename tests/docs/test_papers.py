@@ -14,7 +14,7 @@ from relaax.configuration import load_configuration
 from support.pages import ROOT, study
 
 CONFIGURATIONS = ROOT / "config"
-STEPS, FRAME_SKIP = 5, 4  # of the paper's pushes, and of an action
+STEPS, FRAME_SKIP = 5, 4  # steps per push in the paper, frames per action
 
 
 def page(name: str) -> str:
@@ -25,7 +25,7 @@ def section(name: str, heading: str) -> str:
     return re.split(r"^## ", page(name).partition(f"## {heading}\n")[2], flags=re.MULTILINE)[0]
 
 
-def test_da3c_lists_each_default_that_is_not_the_papers() -> None:
+def test_da3c_lists_defaults_that_differ_from_paper() -> None:
     text = section("algorithms/da3c/README.md", "Where the defaults differ from the paper")
     assert "with four exceptions" in text
     assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) == 4
@@ -33,7 +33,7 @@ def test_da3c_lists_each_default_that_is_not_the_papers() -> None:
     assert "`value_loss_weight`" in text
 
 
-def test_da3c_cont_lists_its_defaults_beside_the_papers() -> None:
+def test_da3c_cont_lists_defaults_next_to_papers() -> None:
     text = section("algorithms/da3c_cont/README.md", "Where it differs from the paper")
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE))
     defaults = Da3cCont.model_validate({"path": "da3c_cont"})
@@ -46,7 +46,7 @@ def test_da3c_cont_lists_its_defaults_beside_the_papers() -> None:
     assert "tanh" in page("docs/from-relaax-0.1.md") and "`normalize_rewards: null`" in page("docs/from-relaax-0.1.md")
 
 
-def test_gorila_says_how_many_batches_its_paper_draws() -> None:
+def test_gorila_gives_updates_per_step_of_paper() -> None:
     defaults = Gorila.model_fields
     steps = defaults["batch_size"].default / defaults["samples_per_insert"].default
     assert f"an update every {steps:g} steps; in the paper one every step" in page("algorithms/gorila/README.md")
@@ -54,7 +54,7 @@ def test_gorila_says_how_many_batches_its_paper_draws() -> None:
 
 
 @pytest.mark.parametrize("name", ["async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"])
-def test_a_configuration_says_how_many_updates_a_target_lasts(name: str) -> None:
+def test_configuration_gives_updates_per_target(name: str) -> None:
     found = load_configuration(CONFIGURATIONS / f"{name}.yaml")
     interval, environments = found.algorithm["target_interval"], found.run.envs_per_client
     updates = interval // (found.algorithm["update_interval"] * environments * FRAME_SKIP)
@@ -64,16 +64,16 @@ def test_a_configuration_says_how_many_updates_a_target_lasts(name: str) -> None
     assert f"{papers:,}" in comment
 
 
-def test_the_lab_has_the_settings_that_learn_a_maze() -> None:
+def test_lab_has_settings_of_maze() -> None:
     lab, maze = (
         load_configuration(CONFIGURATIONS / f"{name}.yaml").algorithm
         for name in ("da3c_lab_demo", "da3c_miniworld_maze")
     )
     keys = ("optimizer", "initial_learning_rate", "gae_lambda", "value_loss_weight", "entropy_beta", "lstm", "Adam")
     assert {key: lab[key] for key in keys} == {key: maze[key] for key in keys}
-    assert "RMSProp" not in lab  # 1e-3, epsilon 4e-3: what the study `atari` says did not learn
+    assert "RMSProp" not in lab  # 1e-3, epsilon 4e-3: did not learn in the study `atari`
 
 
-def test_published_scores_of_dqn_are_said_to_be_of_random_actions_too() -> None:
+def test_pages_state_random_actions_of_published_dqn_scores() -> None:
     for path in (ROOT / "docs" / "evaluation.md", study("atari"), study("replay")):
         assert "5 % of the actions random" in path.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The algorithm of docs/replay.md is taken from the page, and learns."""
+"""The algorithm of docs/replay.md learns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def outcome(observations: np.ndarray, rewards: np.ndarray, first: np.ndarray) ->
     return StepResult(rewards, [observations], nothing, nothing, first)
 
 
-def test_the_bandit_of_the_page_learns_which_action_is_best(bandit: Algorithm) -> None:
-    """Of an environment whose steps are void nothing is kept: its rewards are wrong."""
+def test_bandit_of_page_learns_best_action(bandit: Algorithm) -> None:
+    """Steps that only reset are not stored: environment 3 has only those, with wrong rewards."""
     parameters = FakeParameters(np.zeros(6, np.float32), learning_rate=1.0)
     config = bandit.configure({"path": "bandit.py"})
     agent, _ = make_agent(bandit, config, *SPACES, environments=ENVIRONMENTS, parameters=parameters)
@@ -52,10 +52,10 @@ def test_the_bandit_of_the_page_learns_which_action_is_best(bandit: Algorithm) -
     assert sum(push.env_steps for push in parameters.pushes) == STEPS * 3
     assert sum(push.gradient is not None for push in parameters.pushes) > 100
     assert np.mean(right[-100:]) > 0.85, "one action in ten is random"
-    assert np.mean(right[:16]) < 0.85, "before there is enough in the memory it knows nothing"
+    assert np.mean(right[:16]) < 0.85, "the first actions are random, before learning starts"
 
 
-def test_the_bandit_acts_without_a_memory_where_it_only_acts(bandit: Algorithm) -> None:
+def test_bandit_in_exploit_mode_pushes_nothing(bandit: Algorithm) -> None:
     config = bandit.configure({"path": "bandit.py"})
     agent, parameters = make_agent(bandit, config, *SPACES, environments=ENVIRONMENTS, exploit=True)
     agent.reset([np.zeros((ENVIRONMENTS, 3), np.float32)])
@@ -65,7 +65,7 @@ def test_the_bandit_acts_without_a_memory_where_it_only_acts(bandit: Algorithm) 
     assert parameters.pushes == []
 
 
-def test_the_bandit_refuses_what_it_cannot_see(bandit: Algorithm) -> None:
+def test_bandit_refuses_unsupported_observations(bandit: Algorithm) -> None:
     config = bandit.configure({"path": "bandit.py"})
     assert bandit.Agent.refusal(config, *SPACES) is None
     assert "bandit wants a Box of one axis" in (bandit.Agent.refusal(config, SPACES[1], SPACES[1]) or "")
