@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from support.run import Runs
     from support.s3_server import S3Proxy, S3Server
 
-# This process forks, so numpy must start no threads. The variable is removed again: the processes that tests start must
-# not depend on it. The import of a server's module sets others, hence the hook below.
+# This process forks, so numpy must start no threads. The variable is removed again, because the processes that tests
+# start must not depend on it. The import of a server's module sets other variables; the hook below removes them.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy  # noqa: F401
 
-# The reader of event files imports TensorFlow, which takes seconds, unless there is this module.
+# The reader of event files imports TensorFlow, which takes seconds, unless this module exists.
 sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
 
@@ -36,10 +36,10 @@ def _remove_library_variables() -> None:
 
 
 def _restore_signals() -> None:
-    """Let the processes that tests start have no signal ignored or blocked, as under nohup or in the background.
+    """Make sure that processes started by tests ignore and block no signals, as they would under nohup.
 
-    A handler that does nothing still ignores the signal in this process. `exec` resets a handled signal to its default
-    action, and leaves an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.
+    An empty handler still ignores the signal in this process. `exec` resets a handled signal to its default action, but
+    keeps an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,22 +52,26 @@ def _restore_signals() -> None:
 _remove_library_variables()
 _restore_signals()
 
-# No deadline for an example: on a busy machine it measures the machine. A failure prints how to repeat it.
+# Examples have no deadline, because a busy machine would exceed it. A failure prints how to repeat it.
 hypothesis.settings.register_profile("relaax", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("relaax")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--short", action="store_true", help="let the slow tests do less, and skip what has not changed")
-    parser.addoption("--record", action="store_true", help="write down what passed, for later runs with --short")
+    parser.addoption(
+        "--short",
+        action="store_true",
+        help="run slow tests in a short form, and skip those whose files have not changed",
+    )
+    parser.addoption("--record", action="store_true", help="record passed tests for later runs with --short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Unchanged())
 
 
-_WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
-_TENSORFLOW = (
+_IDLE_TESTS = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
+_TENSORFLOW_TESTS = (
     "tests/nn/",
     "tests/optim/test_optimizers.py",
     "tests/algorithms/da3c/test_engines.py",
@@ -75,49 +79,51 @@ _TENSORFLOW = (
     "tests/algorithms/n_step_q/test_lstm.py",
     "tests/algorithm_base/test_local_optimizer.py",
 )
-_FIXTURES_OF_MINUTES = ("test_images.py", "test_packaging.py")
+_SLOW_FIXTURE_FILES = ("test_images.py", "test_packaging.py")
 
 
-class SomeTogether(LoadScopeScheduling):
-    """Keep some tests in one worker: the tests of the images and of the wheel share a fixture that takes minutes, the
-    tests of Ray share ports of the machine, some slow tests wait for a minute or longer without using a processor,
-    and TensorFlow, whose import takes seconds, is loaded in one worker. Every other test goes to any worker.
+class GroupScheduling(LoadScopeScheduling):
+    """A scheduler that keeps some tests in one worker.
 
-    The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
+    The tests of the images and of the wheel share a fixture that takes minutes. The tests of Ray share ports of the
+    machine. Some slow tests wait for a minute or longer without using a processor. TensorFlow, whose import takes
+    seconds, is loaded in one worker. Every other test runs in any worker.
+
+    The mark xdist_group would do that, but has no effect: pytest 9.2 does not use the node ids that xdist 3.8 sets.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, _ = nodeid.partition("::")
         if "tests/cluster/" in file or file.startswith("cluster/"):
             return "cluster"
-        if f"tests/{file.removeprefix('tests/')}".startswith(_TENSORFLOW):
+        if f"tests/{file.removeprefix('tests/')}".startswith(_TENSORFLOW_TESTS):
             return "tensorflow"
-        if file.endswith(_WAITING):
+        if file.endswith(_IDLE_TESTS):
             return "waiting"
-        return file if file.endswith(_FIXTURES_OF_MINUTES) else nodeid
+        return file if file.endswith(_SLOW_FIXTURE_FILES) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `--dist loadgroup`; else what xdist has."""
-    return SomeTogether(config, log) if config.getvalue("dist") == "loadgroup" else None
+    """Return the scheduler for `--dist loadgroup`; None means the default of xdist."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Remove what the import of a server's module has set, before any fixture starts a process."""
+    """Remove the variables that the import of a server's module sets, before a fixture starts a process."""
     _remove_library_variables()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What a server leaves for its next start, it leaves where the tests are."""
+    """Keep the state files of servers in the folder of the tests."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.getbasetemp() / "state")
 
 
 @pytest.fixture
 def short(request: pytest.FixtureRequest) -> bool:
-    """Whether a slow test should do less of the same."""
+    """Return whether slow tests run in their short form."""
     return bool(request.config.getoption("--short"))
 
 
@@ -130,14 +136,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Starts processes; every one of them and of their children has ended when the test has, however it ended."""
+    """A starter of processes. All of them and their children end with the test, even if it fails."""
     with Processes(tmp_path) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A store that speaks S3: each test has buckets of its own in it."""
+    """A server with the S3 protocol. Each test has its own buckets."""
     from support.s3_server import s3_server
 
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
@@ -146,7 +152,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def proxy(s3: S3Server) -> Iterator[S3Proxy]:
-    """A way to the store that makes trouble on demand."""
+    """A proxy before the S3 server that causes faults on demand."""
     from support.s3_server import S3Proxy
 
     with S3Proxy(s3.address) as between:
@@ -155,7 +161,7 @@ def proxy(s3: S3Server) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def runs(processes: Processes, tmp_path: Path) -> Iterator[Runs]:
-    """Starts `relaax run`s; nothing that they started outlives the test."""
+    """A starter of `relaax run` commands. All processes that they start end with the test."""
     from support.run import all_ended
 
     with all_ended(processes, tmp_path) as started:

@@ -1,4 +1,4 @@
-"""Advice of error messages can be followed: the options and keys that they name exist."""
+"""Options and keys that error messages name exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = {"--logdir", "--head", "--resources", "--path", "--frame-skip", "--side
 
 @functools.cache
 def strings() -> list[tuple[str, str]]:
-    """Every string of the package that holds a space, with its place: sentences, messages among them."""
+    """Return the place and text of every string of the package that contains a space, which includes all messages."""
     return [
         (f"{file.relative_to(ROOT)}:{node.lineno}", node.value)
         for file in sorted((ROOT / "relaax").rglob("*.py"))
@@ -73,5 +73,5 @@ def test_keys_that_messages_name_exist() -> None:
 
 
 @pytest.mark.parametrize("key", ["state_size", "action_size"])
-def test_keys_of_algorithms_that_messages_name_exist(key: str) -> None:
+def test_algorithm_keys_that_messages_name_exist(key: str) -> None:
     assert key in ConfigBase.model_fields

@@ -1,4 +1,4 @@
-"""Tests on a machine that lacks their programs: they are skipped, and name what installs it."""
+"""Tests on a machine that lacks their programs are skipped, and name the package to install."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SKIPPED = (
     "tests/cli/test_bundled.py::test_algorithm_accepts_its_configuration_and_environment[da3c_miniwob_click_test]",
     "tests/integration/test_node_client.py::test_node_client_plays_over_websocket",
     "tests/server/parameter_server/test_server.py::test_status_has_the_error_of_a_late_checkpoint",
-    "tests/test_structure.py::test_generated_code_is_made_and_not_tracked",
+    "tests/test_structure.py::test_generated_code_exists_and_is_not_tracked",
 )
 PASSED = "tests/docs/test_links.py"
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(pytest.skip.Exception, match="lacks git, ss: apt-get install git; apt-get install iproute2"):
         need("git", "ss")
@@ -30,7 +30,7 @@ def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.checks("tests/support/machine.py", "tests/conftest.py")
-def test_tests_without_their_programs_do_not_fail(processes: Processes, tmp_path: Path) -> None:
+def test_tests_without_their_programs_are_skipped(processes: Processes, tmp_path: Path) -> None:
     options = ("-p", "no:cacheprovider", "-m", "slow or not slow", "--basetemp", tmp_path / "nested")
     nested = processes.start(
         sys.executable, "-m", "pytest", *options, *SKIPPED, PASSED, cwd=ROOT, env={"PATH": str(tmp_path)}

@@ -1,6 +1,6 @@
-"""`.ci/run` on a small project with targets of its own.
+"""`.ci/run` on a small project with its own targets.
 
-It gives a failed test one more try. The path of its first leg has no program but Python, make and the usual tools.
+A failed test has a second try. The PATH of the first leg has only Python, make and the usual tools.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ test: check
 test-slow-short:
 	@$(PYTEST) -n $(WORKERS) -m slow $(PYTEST_ARGS)
 """
-# Every test counts its tries in a file: it can tell the first from the second.
+# Every test counts its tries in a file.
 CONFTEST = """
 import os
 import pathlib
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def last_lines(self) -> list[str]:
-        """What comes after the last closing line of a pytest or message of make."""
+        """The lines after the last summary of pytest or message of make."""
         last = max(i for i, line in enumerate(self.lines) if " in " in line or line.startswith("make"))
         return self.lines[last + 1 :]
 
@@ -95,7 +95,7 @@ def write(project: Path, name: str, text: str) -> None:
 
 
 def run(project: Path, *, workers: int = 0, check: str = "true", arguments: str = "", **variables: str) -> Run:
-    outer = ("SECOND_TRY", "MAKE", "LEG_")  # of the run that this test is part of
+    outer = ("SECOND_TRY", "MAKE", "LEG_")  # variables of the run that includes this test
     environment = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     environment |= {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1",
@@ -108,32 +108,32 @@ def run(project: Path, *, workers: int = 0, check: str = "true", arguments: str 
     return Run(done.returncode, [line.strip() for line in done.stdout.splitlines()])
 
 
-def closing(result: Run) -> list[str]:
-    """pytest's closing lines, without times and ornaments."""
+def summaries(result: Run) -> list[str]:
+    """Return the summary lines of pytest, without times and decoration."""
     return [line.strip("= ").rsplit(" in ", 1)[0] for line in result.lines if " in " in line and line.startswith("=")]
 
 
-def test_nothing_fails(project: Path) -> None:
+def test_run_without_failures_exits_with_0(project: Path) -> None:
     result = run(project)
     assert result.code == 0
-    assert closing(result) == ["1 passed, 1 deselected"] * 2
+    assert summaries(result) == ["1 passed, 1 deselected"] * 2
     assert result.last_lines == []
 
 
-def test_what_passes_at_the_second_try_is_named_last_and_the_run_is_green(project: Path) -> None:
+def test_second_try_that_passes_is_listed_and_run_succeeds(project: Path) -> None:
     write(project, "test_fast.py", FAILS_ONCE + PASSES)
     write(project, "test_slow.py", SLOW + FAILS_ONCE.replace("once", "once_slowly"))
     result = run(project)
     assert result.code == 0
-    # Each leg closes with what it found; the second try comes after all others and says so itself.
-    assert closing(result) == ["1 failed, 1 passed, 1 deselected", "1 passed", "1 failed, 2 deselected", "1 passed"]
+    # Each leg prints its summary; the second try runs after all others and prints its own.
+    assert summaries(result) == ["1 failed, 1 passed, 1 deselected", "1 passed", "1 failed, 2 deselected", "1 passed"]
     assert result.last_lines == [
         "passed at the second try: test_fast.py::test_fails_once",
         "passed at the second try: test_slow.py::test_fails_once_slowly",
     ]
 
 
-def test_setup_teardown_and_a_timeout_are_tried_again_like_any_other(project: Path) -> None:
+def test_setup_teardown_and_timeout_failures_are_retried(project: Path) -> None:
     write(project, "test_fast.py", PASSES + OTHER_ENDS)
     result = run(project)
     assert result.code == 0
@@ -141,7 +141,7 @@ def test_setup_teardown_and_a_timeout_are_tried_again_like_any_other(project: Pa
     assert result.last_lines == [f"passed at the second try: test_fast.py::test_{name}" for name in names]
 
 
-def test_a_test_whose_process_died_is_tried_again(project: Path) -> None:
+def test_test_whose_process_died_is_retried(project: Path) -> None:
     dies = "def test_dies(tries):\n    if tries == 1: os._exit(3)\n"
     write(project, "test_fast.py", PASSES + FAILS_ONCE + dies)
     result = run(project, workers=2)
@@ -151,7 +151,7 @@ def test_a_test_whose_process_died_is_tried_again(project: Path) -> None:
 
 
 @pytest.mark.parametrize(("leg", "mark"), [("test_fast.py", ""), ("test_slow.py", SLOW)])
-def test_two_failures_are_a_failure_in_either_leg(project: Path, leg: str, mark: str) -> None:
+def test_second_failure_in_either_leg_fails_run(project: Path, leg: str, mark: str) -> None:
     write(project, leg, mark + FAILS_TWICE + FAILS_ONCE)
     result = run(project)
     assert result.code == 1
@@ -161,7 +161,7 @@ def test_two_failures_are_a_failure_in_either_leg(project: Path, leg: str, mark:
     ]
 
 
-def test_a_test_that_skips_itself_at_the_second_try_has_not_passed(project: Path) -> None:
+def test_skip_at_second_try_counts_as_failure(project: Path) -> None:
     write(project, "test_fast.py", "def test_skips(tries):\n    if tries == 2: pytest.skip()\n    assert False\n")
     result = run(project)
     assert result.code == 1
@@ -169,33 +169,33 @@ def test_a_test_that_skips_itself_at_the_second_try_has_not_passed(project: Path
 
 
 @pytest.mark.parametrize(("leg", "workers"), [("test_fast.py", 1), ("test_slow.py", 0)])
-def test_a_module_that_cannot_be_collected_fails_the_run(project: Path, leg: str, workers: int) -> None:
+def test_collection_error_fails_run(project: Path, leg: str, workers: int) -> None:
     write(project, leg, "raise RuntimeError('no such thing')\n")
     assert run(project, workers=workers).code == 1
 
 
-def test_processes_that_die_before_any_test_fail_the_run(project: Path) -> None:
+def test_process_death_before_first_test_fails_run(project: Path) -> None:
     write(project, "test_fast.py", "os._exit(3)\n")
     assert run(project, workers=1).code == 1
 
 
-def test_a_pytest_that_breaks_fails_the_run(project: Path) -> None:
+def test_internal_error_of_pytest_fails_run(project: Path) -> None:
     (project / "conftest.py").write_text("def pytest_collection_modifyitems(): raise RuntimeError\n")
     assert run(project).code == 1
 
 
-def test_a_failed_check_fails_the_run_whatever_the_tests_say(project: Path) -> None:
+def test_failed_check_fails_run_with_passing_tests(project: Path) -> None:
     write(project, "test_fast.py", FAILS_ONCE)
     assert run(project, check="false").code == 1
 
 
-def test_a_run_that_stopped_early_is_no_second_try_away_from_green(project: Path) -> None:
+def test_run_with_maxfail_has_no_second_try(project: Path) -> None:
     write(project, "test_fast.py", FAILS_ONCE + FAILS_TWICE)
     result = run(project, arguments="-x")
     assert (result.code, result.last_lines) == (1, [])
 
 
-def test_too_many_failures_are_no_chance(project: Path) -> None:
+def test_more_than_20_failures_have_no_second_try(project: Path) -> None:
     write(project, "test_fast.py", "@pytest.mark.parametrize('i', range(21))\ndef test_of_many(i): assert False\n")
     result = run(project)
     assert result.code == 1
@@ -205,7 +205,7 @@ def test_too_many_failures_are_no_chance(project: Path) -> None:
 
 @pytest.fixture
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A path with a program that a machine with only Python and make lacks."""
+    """A PATH with a program that a machine with only Python and make lacks."""
     folder = tmp_path_factory.mktemp("programs")
     (folder / "a-program").write_text("#!/bin/sh\n")
     (folder / "a-program").chmod(0o755)
@@ -213,9 +213,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_the_first_leg_skips_for_want_of_a_program_runs_in_the_second(
-    project: Path, program: str, workers: int
-) -> None:
+def test_tests_skipped_in_first_leg_run_in_second(project: Path, program: str, workers: int) -> None:
     needing = """
 import shutil
 @pytest.mark.parametrize("value", ["a b", "c::d"])
@@ -228,17 +226,17 @@ def test_needs_a_program(value, request):
     result = run(project, workers=workers, PATH=program)
     assert result.code == 0
     if not workers:
-        assert closing(result) == ["1 passed, 2 skipped, 1 deselected", "3 passed, 1 deselected"]
+        assert summaries(result) == ["1 passed, 2 skipped, 1 deselected", "3 passed, 1 deselected"]
     assert len([file for file in project.iterdir() if file.name in ("612062", "633a3a64")]) == 2
 
 
-def test_what_is_skipped_in_both_legs_is_no_failure(project: Path) -> None:
+def test_test_skipped_in_both_legs_is_not_a_failure(project: Path) -> None:
     write(project, "test_fast.py", PASSES + "def test_skips(): pytest.skip()\n")
     result = run(project)
-    assert (result.code, closing(result)) == (0, ["1 passed, 1 skipped, 1 deselected"] * 2)
+    assert (result.code, summaries(result)) == (0, ["1 passed, 1 skipped, 1 deselected"] * 2)
 
 
-def test_the_first_leg_is_that_of_a_bare_machine(project: Path, program: str) -> None:
+def test_first_leg_has_environment_of_bare_machine(project: Path, program: str) -> None:
     bare = """
 import shutil, signal, subprocess, sys
 def test_bare():
@@ -253,14 +251,14 @@ def test_bare():
 
 
 @pytest.mark.parametrize("leg", ["test_fast.py", "test_slow.py"])
-def test_a_leg_without_tests_fails_the_run(project: Path, leg: str) -> None:
+def test_leg_without_tests_fails_run(project: Path, leg: str) -> None:
     write(project, leg, "")
     result = run(project)
     assert result.code == 1
 
 
 @pytest.mark.parametrize(("leg", "mark"), [("test", ""), ("test-slow-short", SLOW)])
-def test_a_pytest_that_ends_without_its_summary_fails_the_run(project: Path, leg: str, mark: str) -> None:
+def test_pytest_without_summary_fails_run(project: Path, leg: str, mark: str) -> None:
     write(project, "test_slow.py" if mark else "test_fast.py", mark + "def test_ends(): os._exit(0)\n")
     result = run(project)
     assert result.code == 1

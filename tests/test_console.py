@@ -1,4 +1,4 @@
-"""What a command prints: no text from a peer or a file begins a line on stderr, and numbers are short."""
+"""Output of commands: text from a peer or a file cannot begin a line on stderr, and numbers are short."""
 
 from __future__ import annotations
 
@@ -46,37 +46,37 @@ fail()
 """
 
 
-def begins_a_line(text: str) -> bool:
+def has_forged_line(text: str) -> bool:
     return any(line.startswith(FORGED) for line in text.splitlines())
 
 
 @pytest.mark.parametrize("kind", ["server", "command"])
-def test_messages_and_exceptions_of_a_process_begin_no_line(kind: str) -> None:
+def test_logged_text_and_exceptions_cannot_forge_log_lines(kind: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, kind, TEXT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert f"no\\n{FORGED}\\r\\n{FORGED}\\u2028{FORGED}\n" in done.stderr
     assert done.stderr.count("RuntimeError: no") == 2
     assert "SystemExit" not in done.stderr, "Python ignores it in a thread"
-    assert not begins_a_line(done.stderr)
+    assert not has_forged_line(done.stderr)
 
 
-def test_a_client_shows_what_a_server_says_in_one_line() -> None:
+def test_client_prints_server_message_in_one_line() -> None:
     scripts = [refuse(code, TEXT) for code in (rlx.ErrorCode.UNAVAILABLE, rlx.ErrorCode.UNAUTHENTICATED)]
     with RlxPeer(*scripts) as peer:
         done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--log-level", "info")
     assert done.returncode == 2
-    told = [line for line in done.stderr.splitlines() if FORGED in line]
-    assert len(told) == 2, done.stderr
-    assert not begins_a_line(done.stderr)
+    forged = [line for line in done.stderr.splitlines() if FORGED in line]
+    assert len(forged) == 2, done.stderr
+    assert not has_forged_line(done.stderr)
 
 
-def test_a_command_shows_a_name_from_a_file_in_one_line(processes: Processes, tmp_path: Path) -> None:
+def test_command_prints_name_from_file_in_one_line(processes: Processes, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f'"some\\n{FORGED}": 1\n')
     command = processes.start(project_command("relaax"), "run", str(file))
     assert command.wait(60.0) == 2
     assert FORGED in command.stderr
-    assert not begins_a_line(command.stderr)
+    assert not has_forged_line(command.stderr)
 
 
 def test_logging_is_configured_in_one_place() -> None:
@@ -103,5 +103,5 @@ def test_logging_is_configured_in_one_place() -> None:
         (-2.5e12, "-2.5e+12"),
     ],
 )
-def test_small_numbers_keep_three_digits_and_large_ones_a_decimal(value: float, text: str) -> None:
+def test_numbers_are_shown_with_three_digits_or_one_decimal(value: float, text: str) -> None:
     assert shown(value) == text

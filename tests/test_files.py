@@ -1,4 +1,4 @@
-"""Files of an operator that are pipes, devices or too long are refused, and none is waited for."""
+"""An operator's files that are pipes, devices or too long are refused without waiting."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def long(folder: Path) -> Path:
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("made", "message"),
     [(pipe, "not a regular file"), (endless, "not a regular file"), (long, "longer than 1,048,576 bytes")],
 )
-def test_a_file_without_a_bounded_end_is_refused(
-    read: Callable[[Path], object], made: Callable[[Path], Path], says: str, tmp_path: Path
+def test_pipe_device_or_long_file_is_refused(
+    read: Callable[[Path], object], made: Callable[[Path], Path], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((ConfigurationError, ValueError), match=says):
+    with pytest.raises((ConfigurationError, ValueError), match=message):
         read(made(tmp_path))
 
 
-def test_a_folder_in_the_place_of_a_file_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_folder_instead_of_file_leaks_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     for _ in range(3):
         with pytest.raises(OSError, match="Is a directory"):
@@ -71,6 +71,6 @@ def test_a_folder_in_the_place_of_a_file_leaves_no_descriptor(tmp_path: Path) ->
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_file_of_the_longest_length_is_read(tmp_path: Path) -> None:
+def test_file_of_maximum_length_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * MAX_BYTES)
     assert len(read_bounded(tmp_path / "file")) == MAX_BYTES

@@ -1,4 +1,4 @@
-"""What import-linter cannot say: lists of what is allowed, and what really is loaded. The rest is in pyproject.toml."""
+"""Import rules that import-linter cannot express: allowed packages and loaded libraries. See also pyproject.toml."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def graph() -> grimp.ImportGraph:
 
 
 def imported_by(package: str) -> set[str]:
-    """Everything outside of a package that one of its modules imports, by the names of the modules."""
+    """Return the modules outside of a package that its modules import."""
     modules = {package, *graph().find_descendants(package)}
     found = {name for module in modules for name in graph().find_modules_directly_imported_by(module)}
     return found - modules
 
 
 def foreign(package: str, *allowed: str) -> set[str]:
-    """What a package imports that is neither the standard library's nor allowed, nor below what is allowed."""
+    """Return the imports of a package that are neither in the standard library nor in an allowed package."""
     return {
         name
         for name in imported_by(package)
@@ -39,21 +39,21 @@ def foreign(package: str, *allowed: str) -> set[str]:
     }
 
 
-def test_the_rules_see_every_module() -> None:
-    # A folder without __init__.py inside of one that has it would be left out, and break every rule unseen.
+def test_import_graph_has_every_module() -> None:
+    # A folder without __init__.py inside a package would be missing from the graph, and could break every rule.
     files = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files}
     assert names - graph().modules == set()
 
 
-def test_the_protocol_core_imports_numpy_and_protobuf_only() -> None:
+def test_protocol_core_imports_only_numpy_and_protobuf() -> None:
     assert foreign("relaax.rlx", "numpy", "google") == set()
     assert {name.split(".")[0] for name in imported_by("relaax.rlx")} & SOCKETS == set()
 
 
-def test_the_client_adds_sockets_only() -> None:
-    # The package itself is imported for its version, gymnasium when it must make an environment by its id, websockets
-    # for an address that begins with ws, the others when something is to be watched.
+def test_client_imports_only_sockets_in_addition() -> None:
+    # The package itself is imported for its version, gymnasium to create an environment by id, websockets for addresses
+    # that begin with ws, the others for --display and --video.
     assert (
         foreign(
             *("relaax.client", "relaax.rlx", "relaax.console", "relaax.files", "relaax.libraries", "relaax.tls"),
@@ -65,24 +65,24 @@ def test_the_client_adds_sockets_only() -> None:
     )
 
 
-def test_environments_import_the_client_only() -> None:
-    # Started as a script, an environment knows the modules beside it by their bare names.
-    beside = {path.stem for path in (ROOT / "environments").glob("*/*.py")}
+def test_environments_import_only_the_client() -> None:
+    # As a script, an environment program imports its sibling modules by their bare names.
+    siblings = {path.stem for path in (ROOT / "environments").glob("*/*.py")}
     simulators = {"ale_py", "minatar", "vizdoom", "miniworld", "pyglet", "selenium", "urllib3", "matplotlib"}
-    # TORCS' robot is a client: where it cannot reach the agent, its program is the server that it speaks to.
+    # The robot of TORCS is a client. If it cannot reach the agent, the program is its RLX server.
     assert (
-        foreign("environments", "relaax.client", "relaax.rlx", "numpy", "gymnasium", "cv2", *simulators, *beside)
+        foreign("environments", "relaax.client", "relaax.rlx", "numpy", "gymnasium", "cv2", *simulators, *siblings)
         == set()
     )
 
 
-def test_algorithms_import_their_contract_and_tensorflow_only() -> None:
+def test_algorithms_import_only_allowed_packages() -> None:
     allowed = ("relaax.algorithm_base", "relaax.nn", "relaax.optim", "numpy", "tensorflow", "pydantic")
     assert foreign("algorithms", *allowed) == set()
 
 
 def loaded(module: str) -> set[str]:
-    """The libraries in a process that has imported one module."""
+    """Return the libraries that the import of a module loads."""
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return {name.split(".")[0] for name in json.loads(answer.stdout)}
@@ -95,5 +95,5 @@ def test_importing_the_client_loads_no_framework(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["relaax.cli.run.experiment", "relaax.cli.run.panel"])
-def test_a_run_loads_no_compiler_beside_its_servers(module: str) -> None:
+def test_run_command_loads_no_compiler_or_framework(module: str) -> None:
     assert loaded(module) & {"boto3", "gymnasium", "matplotlib", "numba", "tensorflow"} == set()

@@ -1,4 +1,4 @@
-"""What is not installed is named with the extra that brings it."""
+"""A missing library is named with the extra that installs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def not_found(name: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_every_extra_is_one_of_the_package() -> None:
+def test_known_extras_are_those_of_package() -> None:
     extras = importlib.metadata.metadata("relaax").get_all("Provides-Extra") or []
     assert {extra for known in EXTRAS.values() for extra in known} == set(extras) - {"dev"}
 
@@ -38,8 +38,8 @@ def test_every_library_of_an_extra_is_known(extra: str) -> None:
     }
 
 
-def test_boto3_without_the_options_of_s3_store_is_refused() -> None:
-    """`request_checksum_calculation` and `response_checksum_validation` came with botocore 1.36.0."""
+def test_boto3_extra_excludes_versions_before_1_36() -> None:
+    """`request_checksum_calculation` and `response_checksum_validation` were added in botocore 1.36.0."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (boto3,) = map(Requirement, project["optional-dependencies"]["s3"])
     assert boto3.name == "boto3"
@@ -47,7 +47,7 @@ def test_boto3_without_the_options_of_s3_store_is_refused() -> None:
     assert boto3.specifier.contains("1.36.0")
 
 
-def test_a_library_within_a_library_and_within_another_error() -> None:
+def test_missing_library_is_found_in_submodule_and_cause() -> None:
     assert missing(not_found("grpc.aio")) == "grpc is not installed; pip install 'relaax[server]'"
     assert missing(not_found("yaml")) == "yaml is not installed; pip install 'relaax[server]'"
     assert missing(not_found("yaml"), "policy") == "yaml is not installed; pip install 'relaax[policy]'"
@@ -62,11 +62,11 @@ def test_a_library_within_a_library_and_within_another_error() -> None:
 
 
 @pytest.mark.parametrize("error", [not_found("relaax.cli.run"), not_found("scipy"), ValueError("grpc"), OSError()])
-def test_other_errors_say_nothing_of_installing(error: Exception) -> None:
+def test_other_errors_give_no_install_hint(error: Exception) -> None:
     assert missing(error) is None
 
 
-def test_a_command_ends_with_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_exits_with_install_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended, named("relaax"):
         raise not_found("tensorflow")
     assert ended.value.code == 2

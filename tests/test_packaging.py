@@ -1,4 +1,4 @@
-"""What is built from a checkout, what of it arrives where nothing else is, and what that can do there."""
+"""The source distribution and the wheel: their files, and the commands of an installed wheel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.wheel import LEFT, ROOT, borrow, copy_checkout, install, quick_whee
 pytestmark = pytest.mark.slow
 of_the_wheel = pytest.mark.checks("setup.py", "pyproject.toml", "Makefile", ".ci", "tests/support/wheel.py")
 
-BUILT = ROOT / "environments/TORCS/driver"  # on machines that have TORCS
+BUILT = ROOT / "environments/TORCS/driver"  # built on machines with TORCS
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
 NEEDING_SERVER = (
     *(f"relaax {name}" for name in ("version", "run x", "plot x", "new algorithm x", "bench", "conformance", "schema")),
@@ -48,7 +48,7 @@ print(action, sorted(tops & {"grpc", "numba", "safetensors", "tensorflow"}))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a release is: a source distribution from a copy of the checkout, a wheel from that."""
+    """The wheel of a source distribution of a copy of the checkout, built like a release."""
     folder = tmp_path_factory.mktemp("packaging")
     copy_checkout(folder / "checkout", "*_pb2*")
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=folder / "checkout")
@@ -59,7 +59,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
+def test_wheel_has_all_files_in_package_relaax(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].split("-")[0] for name in names} == {"relaax"}
     for folder in ("algorithms", "environments", "config", "docs", "protocol/vectors", "relaax/cli/new/templates"):
@@ -83,7 +83,7 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an environment that has the wheel, and the libraries of the one that runs the tests."""
+    """A folder with a virtual environment that has the wheel, and the libraries of the one that runs the tests."""
     folder = tmp_path_factory.mktemp("installed")
     borrow(install(wheel, folder))
     return folder
@@ -91,7 +91,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
+def test_installed_wheel_finds_bundled_files(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
     folder, configurations = run(installed / "venv/bin/python", "-c", SHOW_BUNDLED, cwd=installed).splitlines()
     assert folder == str(site / "relaax/config")
@@ -104,7 +104,7 @@ def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_writes_browser_game_with_client(installed: Path, tmp_path: Path) -> None:
     command = "-m", "relaax.cli.main", "new", "environment", "--browser", "mine"
     run(installed / "venv/bin/python", *command, cwd=tmp_path)
     source = ROOT / "protocol/clients/javascript/src"
@@ -113,7 +113,7 @@ def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_p
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
+def test_links_of_installed_pages_are_valid(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
     pages = list((site / "relaax").rglob("*.md"))
     assert len(pages) > 30
@@ -126,7 +126,7 @@ def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
+def test_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
     command = processes.start(
         *(installed / "venv/bin/python", installed / "venv/bin/relaax", "run", "da3c_gym_cartpole"),
         *("--max-steps", "5000", "--set", "run.target_return=null"),
@@ -142,25 +142,25 @@ def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_pa
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an environment that has what RELAAX without extras brings: the client, numpy and Protobuf.
+    """A folder with a virtual environment that has RELAAX without extras: the client, numpy and Protobuf.
 
-    The two libraries are those that are here.
+    The two libraries are links to those of the environment that runs the tests.
     """
     folder = tmp_path_factory.mktemp("bare")
     site = install(quick_wheel(folder), folder)
     (site / "google").mkdir()
     for library in (numpy, google.protobuf):
         here = Path(library.__file__).parent
-        beside = here.parent
-        for found in (here, *beside.glob("numpy.libs"), *beside.glob("_upb")):
-            target = site / ("google" if beside.name == "google" else "") / found.name
+        parent = here.parent
+        for found in (here, *parent.glob("numpy.libs"), *parent.glob("_upb")):
+            target = site / ("google" if parent.name == "google" else "") / found.name
             if not target.exists():
                 target.symlink_to(found)
     return folder
 
 
-def test_the_client_needs_nothing_else(bare: Path) -> None:
-    # What Python itself begins with is not the client's: Debian's has a sitecustomize.
+def test_client_loads_only_numpy_and_protobuf(bare: Path) -> None:
+    # Modules that Python loads at its start are excluded: Debian has a sitecustomize.
     program = "import sys; before = {*sys.modules}; import relaax.client; print(*{*sys.modules} - before)"
     loaded = run(bare / "venv/bin/python", "-c", program, cwd=bare).split()
     tops = {name.partition(".")[0] for name in loaded}
@@ -171,14 +171,14 @@ def test_the_client_needs_nothing_else(bare: Path) -> None:
     }
 
 
-def test_files_of_an_earlier_build_are_left_out(bare: Path) -> None:
+def test_files_of_earlier_build_are_not_packaged(bare: Path) -> None:
     (package,) = (bare / "venv/lib").glob("python3.*/site-packages/relaax")
     assert (package / "__init__.py").is_file()
     assert not (package / LEFT).exists()
 
 
 @pytest.mark.parametrize("line", NEEDING_SERVER)
-def test_every_command_names_the_extra_that_it_needs(line: str, bare: Path) -> None:
+def test_every_command_names_its_missing_extra(line: str, bare: Path) -> None:
     command, *arguments = line.split()
     assert refusal(bare, bare / "venv/bin" / command, *arguments) == (
         f"{command}: typer is not installed; pip install 'relaax[server]'\n"
@@ -196,27 +196,27 @@ def test_every_command_names_the_extra_that_it_needs(line: str, bare: Path) -> N
         ("DeepMind_Lab", "nav_maze_static_01", "this Python has no deepmind_lab, which is built from"),
     ],
 )
-def test_environments_name_the_extra_that_they_need(program: str, name: str, extra: str, bare: Path) -> None:
+def test_environments_name_their_missing_extra(program: str, name: str, extra: str, bare: Path) -> None:
     (script,) = (bare / "venv/lib").glob(f"python3.*/site-packages/relaax/environments/{program}/main")
-    said = refusal(bare, bare / "venv/bin/python", script, "localhost:1", name)
-    assert said.startswith(f"{program}/main: {extra}")
+    message = refusal(bare, bare / "venv/bin/python", script, "localhost:1", name)
+    assert message.startswith(f"{program}/main: {extra}")
 
 
-def test_the_client_names_the_extra_that_an_id_needs(bare: Path) -> None:
+def test_client_names_missing_extra_for_id(bare: Path) -> None:
     code = "from relaax.client import run; run('CartPole-v1', 'localhost:1')"
-    answer = answered(bare, bare / "venv/bin/python", "-c", code)
+    answer = completed(bare, bare / "venv/bin/python", "-c", code)
     assert answer.stderr.endswith("ModuleNotFoundError: gymnasium is not installed; pip install 'relaax[gym]'\n")
 
 
-def test_a_policy_names_the_extra_that_it_needs(bare: Path) -> None:
-    answer = answered(bare, bare / "venv/bin/python", "-c", "import relaax.policy")
+def test_policy_names_its_missing_extra(bare: Path) -> None:
+    answer = completed(bare, bare / "venv/bin/python", "-c", "import relaax.policy")
     assert answer.stderr.endswith("ModuleNotFoundError: pydantic is not installed; pip install 'relaax[policy]'\n")
 
 
 @of_the_wheel
 @pytest.mark.timeout(300)
-def test_a_policy_acts_with_its_extra_alone(wheel: Path, tmp_path: Path) -> None:
-    """What pip brings, from the package index."""
+def test_policy_acts_with_only_its_extra(wheel: Path, tmp_path: Path) -> None:
+    """pip installs the extra from the package index."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
     python = tmp_path / "venv/bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", f"relaax[policy] @ {wheel.as_uri()}", cwd=tmp_path)
@@ -227,14 +227,14 @@ def test_a_policy_acts_with_its_extra_alone(wheel: Path, tmp_path: Path) -> None
     assert run(python, "-c", ACT, path, tmp_path / "seen.npy", cwd=tmp_path) == f"{wanted} []\n"
 
 
-def answered(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+def completed(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     line = [str(part) for part in command]
     environ = {**os.environ, "PYTHONPATH": ""}
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=60, env=environ)
 
 
 def refusal(folder: Path, *command: str | Path) -> str:
-    """What a command says that ends with exit code 2."""
-    answer = answered(folder, *command)
+    """Run a command that exits with code 2, and return its stderr."""
+    answer = completed(folder, *command)
     assert (answer.returncode, answer.stdout) == (2, ""), answer.stderr
     return answer.stderr

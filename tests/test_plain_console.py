@@ -32,7 +32,7 @@ def test_control_characters_are_escaped_except_line_ends() -> None:
     assert capture.get() == "a\\x1b[2Jb\\x9bc\nd styled\n"
 
 
-def test_every_command_prints_with_it() -> None:
+def test_every_command_uses_plain_console() -> None:
     own = re.compile(r"(?<!Plain)\bConsole\(|TextColumn\((?!.*markup=False)")
     found = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "relaax").rglob("*.py") if own.search(path.read_text())

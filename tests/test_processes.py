@@ -1,4 +1,4 @@
-"""The helpers that other tests trust to start, find and end processes."""
+"""The test helpers that start, find and end processes."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def test_ready_line_gives_the_address(processes: Processes) -> None:
     assert server.lines[0].startswith("child ")
 
 
-def test_a_process_that_ends_before_it_is_ready_is_reported_with_its_errors(processes: Processes) -> None:
+def test_process_that_ends_before_ready_is_reported(processes: Processes) -> None:
     server = processes.start_python("import sys; sys.exit('no such file: x.yaml')")
     with pytest.raises(AssertionError, match=r"(?s)its output ended.*exit code 1.*no such file: x.yaml"):
         server.wait_for_address()
 
 
-def test_a_process_that_says_nothing_is_given_up(processes: Processes) -> None:
+def test_wait_for_line_of_silent_process_times_out(processes: Processes) -> None:
     silent = processes.start_python("import signal; signal.pause()")
     with pytest.raises(AssertionError, match=r"waited 0.05 s"):
         silent.wait_for_line("ready", timeout=0.05)
 
 
-def test_children_end_with_the_test_even_if_their_parent_was_killed(tmp_path: Path) -> None:
+def test_children_end_with_test_after_parent_is_killed(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         server = processes.start_python(SERVER_WITH_CHILD)
         child = psutil.Process(int(server.wait_for_line("child ").split()[1]))
@@ -63,34 +63,34 @@ def test_stop_returns_the_exit_code(processes: Processes) -> None:
     running = processes.start_python(code)
     running.wait_for_line("up")
     assert running.stop() == 7
-    unheeding = processes.start_python("print('up'); import signal; signal.pause()")
-    unheeding.wait_for_line("up")
-    assert unheeding.stop(signal.SIGKILL) == -signal.SIGKILL
+    ignoring = processes.start_python("print('up'); import signal; signal.pause()")
+    ignoring.wait_for_line("up")
+    assert ignoring.stop(signal.SIGKILL) == -signal.SIGKILL
 
 
-def test_what_it_said_last_is_there_when_it_has_ended(processes: Processes) -> None:
+def test_wait_returns_after_last_output_is_read(processes: Processes) -> None:
     running = processes.start_python("print('line\\n' * 10_000 + 'last')")
     assert running.wait() == 0
     assert len(running.lines) == 10_001
     assert running.lines[-1] == "last"
 
 
-def test_wait_until_returns_what_became_true_or_says_what_did_not() -> None:
+def test_wait_until_returns_value_or_names_condition() -> None:
     answers = iter([0, None, "there"])
     assert wait_until(lambda: next(answers), "it is there") == "there"
     with pytest.raises(AssertionError, match=r"not within 0\.02 s: pigs fly"):
         wait_until(lambda: False, "pigs fly", timeout=0.02)
 
 
-def test_children_inherit_no_signals_and_no_library_variables(processes: Processes) -> None:
+def test_children_inherit_no_signals_or_library_variables(processes: Processes) -> None:
     child = processes.start_python(INHERITED)
     assert child.wait() == 0, child.report()
     assert child.lines == ["[] [] []"]
 
 
-def test_children_inherit_nothing_from_what_starts_the_tests(processes: Processes) -> None:
+def test_children_inherit_nothing_from_starter_of_tests(processes: Processes) -> None:
     """Start a nested pytest with signals ignored (nohup, `&`) and blocked (a service), and without standard input."""
-    test = f"{__file__}::{test_children_inherit_no_signals_and_no_library_variables.__name__}"
+    test = f"{__file__}::{test_children_inherit_no_signals_or_library_variables.__name__}"
     script = 'trap "" HUP INT QUIT TERM USR1; exec "$@" <&-'
     code = f"""
 import os, signal, sys

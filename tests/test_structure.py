@@ -1,4 +1,4 @@
-"""The shape of the project: what lies where, how long modules are, what is tracked, what is installed."""
+"""The structure of the project: layout, length of modules, tracked files, installed packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOP_LEVEL = {
 
 
 def git(*arguments: str) -> list[str]:
-    """The lines that git answers; skips the test outside of a repository, such as in a source distribution."""
+    """Return the lines of git's output. Skip the test outside of a repository, such as in a source distribution."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git repository")
     need("git")
@@ -36,7 +36,7 @@ def git(*arguments: str) -> list[str]:
 
 
 def modules() -> dict[str, int]:
-    """Lines of each module that somebody wrote."""
+    """Return the number of lines of each module that is not generated."""
     return {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for package in PACKAGES
@@ -54,19 +54,19 @@ def test_folders_hold_at_most_fifteen_modules() -> None:
     assert {folder: count for folder, count in counts.items() if count > 15} == {}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Imports inside functions and for types alone count: what needs each other belongs together."""
+def test_imports_have_no_cycles() -> None:
+    """Imports inside functions and for types only count, too."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     graphlib.TopologicalSorter(imported).prepare()  # raises CycleError, which names the modules
 
 
-def test_top_level_is_as_the_layout_says() -> None:
+def test_top_level_has_only_known_files() -> None:
     files = git("ls-files", "--cached", "--others", "--exclude-standard")
     assert {name.split("/")[0] for name in files} - TOP_LEVEL == set()
 
 
-def test_generated_code_is_made_and_not_tracked() -> None:
+def test_generated_code_exists_and_is_not_tracked() -> None:
     generated = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "relaax").rglob("*_pb2*.py"))
     assert generated == [
         "relaax/parameters/parameter_server_pb2.py",
@@ -85,18 +85,18 @@ def test_protocol_holds_no_python() -> None:
     assert list((ROOT / "protocol").rglob("*.py*")) == []
 
 
-def test_one_name_only_is_installed() -> None:
+def test_only_package_relaax_is_installed() -> None:
     distribution = importlib.metadata.distribution("relaax")
     assert (distribution.read_text("top_level.txt") or "").split() == ["relaax"]
 
 
-def test_the_client_needs_numpy_and_protobuf_only() -> None:
+def test_base_requirements_are_numpy_and_protobuf() -> None:
     required = importlib.metadata.requires("relaax") or []
     base = {re.split(r"[^\w-]", line, maxsplit=1)[0] for line in required if "extra ==" not in line}
     assert base == {"numpy", "protobuf"}
 
 
-def test_constraints_name_packages_and_versions_only() -> None:
+def test_constraints_have_only_packages_and_versions() -> None:
     line = re.compile(r'[a-z0-9-]+==[0-9][\w.]*(; python_version (<|>=) "3\.\d+")?')
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert len(lines) > 50
@@ -108,10 +108,10 @@ def test_every_configuration_has_a_procfile() -> None:
     assert stems[".yaml"] == stems[".Procfile"] != set()
 
 
-def test_no_two_classes_have_one_name() -> None:
-    """The names that every algorithm exports, and those of templates to copy, are names by contract.
+def test_class_names_are_unique() -> None:
+    """Exceptions are the names that every algorithm exports, and the classes of templates.
 
-    `TrainingFinished` is a message of the protocol, and the exception by which a program hears of it.
+    `TrainingFinished` is both a message of the protocol and the exception that reports it to a program.
     """
     found: dict[str, list[str]] = {}
     for path in modules():

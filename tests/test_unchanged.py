@@ -1,4 +1,4 @@
-"""Tests of what has not changed are skipped in CI, and run again as soon as it has."""
+"""Tests whose files have not changed are skipped in CI, and run again after a change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Project:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def run(self, *options: str, plugin: Unchanged | None = None) -> dict[str, int]:
-        """How many tests passed, failed, were skipped."""
+        """Run the tests and return the numbers of passed, failed and skipped ones."""
         plugin = plugin or Unchanged(self.record, self.folder)
         arguments = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *options)
         return self._pytester.runpytest_inprocess(*arguments, plugins=[plugin]).parseoutcomes()
@@ -60,7 +60,7 @@ def project(pytester: pytest.Pytester) -> Project:
     return Project(pytester)
 
 
-def test_what_passed_is_skipped_until_a_file_changes(project: Project) -> None:
+def test_passed_tests_are_skipped_until_a_file_changes(project: Project) -> None:
     assert project.run("--short") == {"passed": 3}  # nothing is recorded
     assert project.run("--record") == {"passed": 3}
     assert project.run("--short") == {"passed": 1, "skipped": 2}
@@ -73,30 +73,30 @@ def test_what_passed_is_skipped_until_a_file_changes(project: Project) -> None:
     assert project.run("--short") == {"failed": 1, "passed": 1, "skipped": 1}
 
 
-def test_processes_of_one_run_keep_what_each_other_records(project: Project) -> None:
+def test_parallel_processes_keep_records_of_each_other(project: Project) -> None:
     processes = [Unchanged(project.record, project.folder) for _ in range(2)]
     for plugin, part in zip(processes, ("one", "two"), strict=True):
         project.run("--record", "-k", part, plugin=plugin)
     assert len(json.loads(project.record.read_text())) == 2
 
 
-def test_what_did_not_run_is_not_recorded(project: Project) -> None:
+def test_tests_that_did_not_run_are_not_recorded(project: Project) -> None:
     assert project.run("--record", "-k", "one") == {"passed": 1, "deselected": 2}
     assert [name.rpartition("[")[2] for name in json.loads(project.record.read_text())] == ["one.txt]"]
 
 
-def test_mark_that_names_no_file_is_an_error(project: Project) -> None:
+def test_mark_with_missing_file_is_an_error(project: Project) -> None:
     with pytest.raises(ValueError, match="names nowhere, where there is no file"):
         digest(["one.txt", "nowhere"], project.folder)
 
 
-def test_every_recorded_test_is_there() -> None:
-    """A name that moved would never be skipped again."""
+def test_every_recorded_test_exists() -> None:
+    """A renamed test would never be skipped."""
     root = Path(__file__).resolve().parent.parent
     for name in Unchanged()._recorded:
         file, _, function = name.partition("[")[0].partition("::")
         assert f"def {function}(" in (root / file).read_text(encoding="utf-8")
 
 
-def test_command_answers_whether_tests_have_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_returns_1_if_tests_must_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tests/nowhere"]) == 1

@@ -1,4 +1,4 @@
-"""The Helm chart: helm takes it, Kubernetes' schemas take what comes of it, and what is wrong is refused."""
+"""The Helm chart: helm renders it, its manifests are valid, and invalid values are refused."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from support.charts import CHART, ROOT, VALUES, Container, containers, one, rend
 from support.pages import blocks
 
 OLDEST, NEWEST = "1.28", "1.37"
-# Of operators, whose schemas nobody has here.
+# Kinds of operators, whose schemas are not installed.
 FOREIGN = {"ScaledObject": "keda.sh/v1alpha1", "ServiceMonitor": "monitoring.coreos.com/v1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def schemas_are_read_once() -> Iterator[None]:
-    """`validate` reads megabytes for each manifest."""
+def cached_schemas() -> Iterator[None]:
+    """Cache the schemas, because `validate` reads megabytes for each manifest."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
         patched.setattr(utils, "all_versions", functools.cache(utils.all_versions))
         yield
 
 
-def everything() -> list[Container]:
+def all_containers() -> list[Container]:
     return [container for name in VALUES for container in containers(rendered(name))]
 
 
-def test_there_are_five_sets_of_values() -> None:
+def test_five_sets_of_values_exist() -> None:
     assert set(VALUES) == {"minimal", "distributed", "tls", "s3-keda", "fleets"}
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_helm_finds_nothing_wrong(name: str) -> None:
+def test_helm_lint_reports_nothing(name: str) -> None:
     done = run_helm("lint", "--strict", CHART, "--values", VALUES[name])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[WARNING]" not in done.stdout and "[ERROR]" not in done.stdout
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_kubernetes_schemas_take_each_manifest(name: str) -> None:
+def test_manifests_are_valid_by_kubernetes_schemas(name: str) -> None:
     manifests = rendered(name)
     for made in manifests:
         if made["kind"] in FOREIGN:
@@ -71,19 +71,19 @@ def test_kubernetes_schemas_take_each_manifest(name: str) -> None:
         "networkPolicy.enabled=false,podDisruptionBudget.enabled=false,storage.volume.keep=false",
     ],
 )
-def test_kubernetes_schemas_take_other_values_too(values: str) -> None:
+def test_manifests_of_other_values_are_valid(values: str) -> None:
     for made in render("--set", f"auth.allowAnonymous=true,{values}"):
         kubernetes_validate.validate(made, NEWEST, strict=True)
 
 
-def test_a_manifest_that_is_wrong_is_found() -> None:
+def test_invalid_manifest_is_found() -> None:
     made = json.loads(json.dumps(one(rendered("minimal"), "Deployment", "training-relaax-rlx-server")))
     made["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(made, NEWEST, strict=True)
 
 
-def test_the_chart_is_of_this_version_and_oldest_kubernetes() -> None:
+def test_chart_has_version_of_package_and_oldest_kubernetes() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     assert chart["appVersion"] == relaax.__version__
     assert chart["kubeVersion"] == f">={OLDEST}.0-0"
@@ -92,8 +92,8 @@ def test_the_chart_is_of_this_version_and_oldest_kubernetes() -> None:
     }
 
 
-def test_the_schema_has_every_value_and_no_other() -> None:
-    """Of objects with keys of their own; `environments` has none by default."""
+def test_schema_has_exactly_the_keys_of_values() -> None:
+    """Objects with arbitrary keys are not compared; `environments` is empty by default."""
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 
@@ -149,20 +149,20 @@ def test_the_schema_has_every_value_and_no_other() -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else ",".join(value)[:60],
 )
-def test_wrong_values_are_refused_with_a_sentence(wrong: list[str], sentence: str) -> None:
+def test_invalid_values_are_refused_with_reason(wrong: list[str], sentence: str) -> None:
     done = run_helm("template", "t", CHART, "--set", ",".join(["auth.allowAnonymous=true", *wrong]))
     assert done.returncode != 0
     assert sentence in done.stderr
 
 
-def test_a_token_that_is_too_short_is_refused_and_not_shown() -> None:
+def test_short_token_is_refused_and_not_shown() -> None:
     done = run_helm("template", "t", CHART, "--set", "auth.token=swordfish")
     assert "at '/auth/token': minLength: got 9, want 16" in done.stderr
     assert "swordfish" not in done.stderr
 
 
-def test_nothing_runs_as_root_or_writes_where_it_need_not() -> None:
-    for container in everything():
+def test_containers_run_without_root_and_with_few_writable_paths() -> None:
+    for container in all_containers():
         pod, own = container.pod, container.spec["securityContext"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 10001
@@ -184,8 +184,8 @@ def test_nothing_runs_as_root_or_writes_where_it_need_not() -> None:
     assert user is not None and user[1] == "10001"
 
 
-def test_everything_is_probed_and_a_last_checkpoint_has_its_time() -> None:
-    for container in everything():
+def test_containers_have_probes_and_time_for_last_checkpoint() -> None:
+    for container in all_containers():
         ports = (
             {port["name"]: port["containerPort"] for port in container.spec["ports"]}
             if "ports" in container.spec
@@ -199,11 +199,11 @@ def test_everything_is_probed_and_a_last_checkpoint_has_its_time() -> None:
                 (asked,) = (probe[key] for key in ("httpGet", "tcpSocket") if key in probe)
                 assert ports[asked["port"]] == (6006 if container.component == "tensorboard" else 7002)
         saves = any(word.startswith("--checkpoint-") for word in container.command())
-        # As long as a role may take to end, of relaax/configuration/roles.py, and some.
+        # More than the time in which a role ends, from relaax/configuration/roles.py.
         assert container.pod["terminationGracePeriodSeconds"] >= (150 if saves else 30)
 
 
-def test_no_secret_is_in_a_command_or_a_variable() -> None:
+def test_commands_and_variables_contain_no_secret() -> None:
     for name in VALUES:
         manifests = rendered(name)
         secrets = [made for made in manifests if made["kind"] == "Secret"]
@@ -211,13 +211,13 @@ def test_no_secret_is_in_a_command_or_a_variable() -> None:
         rest = json.dumps([made for made in manifests if made["kind"] != "Secret"])
         assert not [token for token in tokens if token in rest]
         assert bool(secrets) == (name in ("distributed", "fleets"))
-    for container in everything():
+    for container in all_containers():
         for name, variable in container.variables.items():
             if "TOKEN" in name or "ACCESS" in name:
                 assert variable["valueFrom"]["secretKeyRef"].get("optional") is None
 
 
-def test_each_pod_sees_the_secrets_that_it_needs() -> None:
+def test_each_pod_gets_only_its_secrets() -> None:
     keys = {
         container.component: {
             *(
@@ -241,22 +241,22 @@ def test_each_pod_sees_the_secrets_that_it_needs() -> None:
 
 
 def allowed(manifests: list[dict[str, Any]]) -> set[tuple[str, str, int]]:
-    """Who may connect to whom at which port, by component, of those that the policies of both sides let through."""
+    """Return (from, to, port), by component, of the connections that the policies of both sides allow."""
     component = "app.kubernetes.io/component"
-    ways: dict[str, set[tuple[str, str, int]]] = {"ingress": set(), "egress": set()}
+    directions: dict[str, set[tuple[str, str, int]]] = {"ingress": set(), "egress": set()}
     for made in manifests:
         if made["kind"] == "NetworkPolicy":
             own = made["spec"]["podSelector"]["matchLabels"][component]
-            for way in ways:
-                for rule in made["spec"].get(way, ()):
-                    for peer in rule.get("to" if way == "egress" else "from", ()):
+            for direction in directions:
+                for rule in made["spec"].get(direction, ()):
+                    for peer in rule.get("to" if direction == "egress" else "from", ()):
                         other = peer.get("podSelector", {}).get("matchLabels", {}).get(component, "outside")
-                        pair = (own, other) if way == "egress" else (other, own)
-                        ways[way] |= {(*pair, port["port"]) for port in rule["ports"]}
-    return {way for way in ways["ingress"] if way[0] == "outside" or way in ways["egress"]}
+                        pair = (own, other) if direction == "egress" else (other, own)
+                        directions[direction] |= {(*pair, port["port"]) for port in rule["ports"]}
+    return {pair for pair in directions["ingress"] if pair[0] == "outside" or pair in directions["egress"]}
 
 
-def test_policies_let_through_what_has_to_be_and_nothing_else() -> None:
+def test_network_policies_allow_only_needed_connections() -> None:
     assert allowed(rendered("tls")) == {
         ("environment", "rlx-server", 7001),
         ("rlx-server", "parameter-server", 7000),
@@ -284,7 +284,7 @@ def test_policies_let_through_what_has_to_be_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_services_budgets_and_policies_select_pods_that_are_there(name: str) -> None:
+def test_selectors_match_existing_pods(name: str) -> None:
     manifests = rendered(name)
     pods = [made["spec"]["template"]["metadata"]["labels"] for made in workloads(manifests)]
     selected = {
@@ -303,13 +303,13 @@ def test_services_budgets_and_policies_select_pods_that_are_there(name: str) -> 
         ]
 
 
-def test_tensorboard_keeps_no_volume_from_the_parameter_server() -> None:
-    """One that is of one node is mounted by one pod only; a Service finds TensorBoard in any case."""
-    for name, beside in (("fleets", True), ("distributed", False), ("s3-keda", False)):
+def test_tensorboard_shares_pod_with_single_node_volume() -> None:
+    """A ReadWriteOnce volume can be mounted by one pod only; a Service finds TensorBoard in both cases."""
+    for name, shares_pod in (("fleets", True), ("distributed", False), ("s3-keda", False)):
         manifests = rendered(name)
         (board,) = (container for container in containers(manifests) if container.component == "tensorboard")
         labels = board.workload["spec"]["template"]["metadata"]["labels"]
-        assert labels["app.kubernetes.io/component"] == ("parameter-server" if beside else "tensorboard")
+        assert labels["app.kubernetes.io/component"] == ("parameter-server" if shares_pod else "tensorboard")
         service = one(manifests, "Service", "training-relaax-tensorboard")["spec"]["selector"]
         assert service.items() <= labels.items()
         claims = {
@@ -321,7 +321,7 @@ def test_tensorboard_keeps_no_volume_from_the_parameter_server() -> None:
         assert len(claims) == {"fleets": 1, "distributed": 2, "s3-keda": 0}[name]
 
 
-def test_a_long_name_of_a_release_leaves_names_that_kubernetes_takes() -> None:
+def test_long_release_name_gives_valid_names() -> None:
     manifests = render(
         "--values", VALUES["distributed"], release="a-release-whose-name-has-as-many-as-53-characters-xxx"
     )
@@ -329,7 +329,7 @@ def test_a_long_name_of_a_release_leaves_names_that_kubernetes_takes() -> None:
         assert len(made["metadata"]["name"]) <= (52 if made["kind"] == "StatefulSet" else 63)
 
 
-def test_servers_are_scaled_by_the_places_that_are_wanted() -> None:
+def test_rlx_servers_scale_by_workers_and_refusals() -> None:
     scaled = one(rendered("s3-keda"), "ScaledObject", "training-relaax-rlx-server")["spec"]
     (trigger,) = scaled["triggers"]
     pods = '{namespace="lab",pod=~"training-relaax-rlx-server-.*"'
@@ -346,10 +346,10 @@ def test_servers_are_scaled_by_the_places_that_are_wanted() -> None:
         server = one(rendered(name), "Deployment", "training-relaax-rlx-server")
         target = one(rendered(name), kind, "training-relaax-rlx-server")["spec"]["scaleTargetRef"]["name"]
         assert target == server["metadata"]["name"]
-        assert "replicas" not in server["spec"], "an upgrade would undo what was scaled"
+        assert "replicas" not in server["spec"], "an upgrade would reset the number of replicas"
 
 
-def test_notes_say_where_to_connect_and_what_certificates_need() -> None:
+def test_notes_give_address_and_names_of_certificates() -> None:
     done = run_helm("install", "training", CHART, "--values", VALUES["tls"], "--dry-run=client", "--namespace", "lab")
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
@@ -367,14 +367,14 @@ def test_notes_say_where_to_connect_and_what_certificates_need() -> None:
 
 
 def leaves(values: dict[str, Any], where: str = "") -> list[str]:
-    """The dotted names of all values."""
+    """Return the dotted names of all values."""
     found = []
     for key, value in values.items():
         found += leaves(value, f"{where}{key}.") if isinstance(value, dict) and value else [f"{where}{key}"]
     return found
 
 
-def test_the_page_has_every_value() -> None:
+def test_page_lists_every_value() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8").partition("## Values")[2]
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     roles = ("parameterServer", "replayServer", "rlxServer", "learner")
@@ -387,7 +387,7 @@ def test_the_page_has_every_value() -> None:
 
 
 def shown_values() -> list[str]:
-    """Values in blocks of the page, and in commands that read them from their input."""
+    """Return values in blocks of the page, and in commands that read them from standard input."""
     page = ROOT / "docs" / "kubernetes.md"
     given = [made.text for made in blocks(page) if made.language == "yaml"]
     for made in blocks(page):
@@ -395,7 +395,7 @@ def shown_values() -> list[str]:
     return given
 
 
-def test_helm_takes_the_values_of_the_page(tmp_path: Path) -> None:
+def test_values_of_page_render_valid_manifests(tmp_path: Path) -> None:
     given = shown_values()
     assert len(given) >= 4
     for text in given:

@@ -1,4 +1,4 @@
-"""What the containers of the Helm chart start is what the project has: each command is taken apart, some are run."""
+"""Commands of the containers of the Helm chart: each one is parsed, and a training runs some."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ FAMILIES = {
 A_TOKEN = "a-token-of-the-tests"
 
 
-def placed(command: list[str], files: Mapping[str, str | Path]) -> list[str]:
-    """The command with the places of this machine instead of those of a container."""
+def localized(command: list[str], files: Mapping[str, str | Path]) -> list[str]:
+    """Return the command with paths and addresses of this machine instead of those of a container."""
     there = re.compile("|".join(re.escape(place) for place in sorted(files, key=len, reverse=True)))
     return [there.sub(lambda found: str(files[found[0]]), word) for word in command]
 
 
 def experiment(manifests: list[dict[str, Any]], folder: Path) -> Path:
-    """The folder with the configuration of the values, if they have one."""
+    """Write the configuration of the values, if any, to the folder and return the folder."""
     for made in manifests:
         if made["kind"] == "ConfigMap":
             (folder / "configuration.yaml").write_text(made["data"]["configuration.yaml"], encoding="utf-8")
@@ -54,9 +54,7 @@ def experiment(manifests: list[dict[str, Any]], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_every_container_starts_a_command_of_the_project(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_container_has_a_valid_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = rendered(name)
     files = {"/config/": f"{bundled_folder('config')}/", "/experiment/": f"{experiment(manifests, tmp_path)}/"}
     for container in containers(manifests):
@@ -65,7 +63,7 @@ def test_every_container_starts_a_command_of_the_project(
                 if variable.startswith("RELAAX_") and variable.endswith("_TOKEN"):
                     patched.setenv(variable, A_TOKEN)
             for ordinal in range(container.replicas if container.workload["kind"] == "StatefulSet" else 1):
-                check(container, placed(container.command(ordinal), files))
+                check(container, localized(container.command(ordinal), files))
 
 
 def check(container: Container, command: list[str]) -> None:
@@ -77,7 +75,7 @@ def check(container: Container, command: list[str]) -> None:
         importlib.import_module(f"environments.{family}.main").parser().parse_args(command)
     elif program == "tensorboard":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what it brings
+            warnings.simplefilter("ignore")  # warnings of its dependencies
             from tensorboard import default
             from tensorboard import program as board
         board.TensorBoard(plugins=default.get_plugins()).configure(["tensorboard", *arguments])
@@ -87,7 +85,7 @@ def check(container: Container, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_tokens_are_those_of_the_role(name: str) -> None:
+def test_containers_have_tokens_of_their_role(name: str) -> None:
     by_name = {role.name: role for role in roles.ROLES}
     replay = any(made["metadata"]["name"].endswith("replay-server") for made in rendered(name))
     for container in containers(rendered(name)):
@@ -101,9 +99,9 @@ def test_tokens_are_those_of_the_role(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong", ["--bnd=0.0.0.0:7001", "--set=relaax-rlx-server.max-wrkers=3", "--set=relaax-rlx-server.max-workers=-3"]
 )
-def test_a_command_that_is_wrong_is_found(wrong: str) -> None:
+def test_invalid_command_is_found(wrong: str) -> None:
     (container,) = (each for each in containers(rendered("minimal")) if each.component == "rlx-server")
-    command = placed(container.command(), {"/config/": f"{bundled_folder('config')}/"})
+    command = localized(container.command(), {"/config/": f"{bundled_folder('config')}/"})
     with pytest.raises(AssertionError):
         check(container, [*command, wrong])
 
@@ -142,7 +140,7 @@ KEYS = {
 
 
 class Pods:
-    """Pods of this machine: what containers are told to start, as processes, with their files and variables."""
+    """Pods as processes on this machine: commands of containers with their files and variables."""
 
     def __init__(self, processes: Processes, manifests: list[dict[str, Any]], folder: Path) -> None:
         self._processes = processes
@@ -151,8 +149,8 @@ class Pods:
         self.folder = folder
         (folder / "experiment").mkdir()
         experiment(manifests, folder / "experiment")
-        # Ports and names of pods, and where they are here: any port of loopback instead of a known one.
-        self.places: dict[str, str | Path] = {
+        # Paths, addresses and names of pods, and their replacements here: a free loopback port for a fixed one.
+        self.replacements: dict[str, str | Path] = {
             f"/{name}/": f"{folder / name}/" for name in ("experiment", "data", "tls", "tmp")
         } | {f"0.0.0.0:{port}": "127.0.0.1:0" for port in (7000, 7001, 7002, 7003)}
         secrets = {made["metadata"]["name"]: made["stringData"] for made in manifests if made["kind"] == "Secret"}
@@ -164,15 +162,15 @@ class Pods:
             (folder / "tls" / name).chmod(0o640)
 
     def start(self, component: str, ordinal: int = 0) -> Running:
-        """Start the pod of this number."""
+        """Start the pod with this ordinal."""
         container = self._containers[component]
-        command: list[str | Path] = [*placed(container.command(ordinal), self.places)]
+        command: list[str | Path] = [*localized(container.command(ordinal), self.replacements)]
         if component == "environment":
             command = [sys.executable, ROOT / "environments" / FAMILIES["relaax-gym"] / "main.py", *command]
         return self._processes.start(*command, cwd=self.folder, env=self.variables(container))
 
     def serve(self, component: str, ordinal: int = 0) -> tuple[Running, str]:
-        """Start the pod, and let the others find it by its name."""
+        """Start the pod, and make its address known to the others under its name."""
         running = self.start(component, ordinal)
         address = running.wait_for_address()
         pod = f"training-relaax-{component}"
@@ -180,29 +178,29 @@ class Pods:
             port["containerPort"] for port in self._containers[component].spec["ports"] if port["name"] != "status"
         )
         name = pod if component == "rlx-server" else f"{pod}-{ordinal}.{pod}"
-        self.places[f"{name}:{port}"] = address
+        self.replacements[f"{name}:{port}"] = address
         return running, address
 
     def variables(self, container: Container) -> dict[str, str]:
-        """Those of the container, secrets from what the chart made of them."""
+        """Return the variables of the container, with values of secrets from the manifests."""
         found = {}
         for name, variable in container.variables.items():
             if "value" in variable:
-                found[name] = placed([variable["value"]], self.places)[0]
+                found[name] = localized([variable["value"]], self.replacements)[0]
             elif "secretKeyRef" in variable["valueFrom"]:
                 reference = variable["valueFrom"]["secretKeyRef"]
                 found[name] = self._secrets[reference["name"]][reference["key"]]
         return found
 
     def probe(self, component: str, name: str) -> bool:
-        """What the kubelet would find by a probe that runs a program."""
+        """Run the program of a probe, and return whether it succeeds."""
         container = self._containers[component]
         command = container.spec[name]["exec"]["command"]
         return subprocess.run(command, env={"PATH": "/usr/bin:/bin", **self.variables(container)}).returncode == 0
 
 
-def asked(container: Container, running: Running, name: str) -> int:
-    """The status code that the kubelet would get by a probe over HTTP."""
+def http_status(container: Container, running: Running, name: str) -> int:
+    """Return the status code that a probe over HTTP would get."""
     path = container.spec[name]["httpGet"]["path"]
     url = status_url(running)
     if path == "/metrics":
@@ -214,7 +212,7 @@ def asked(container: Container, running: Running, name: str) -> int:
 @pytest.mark.slow
 @pytest.mark.checks("docker/helm", "relaax/configuration/roles.py", "relaax/server/command")
 @pytest.mark.timeout(300)
-def test_the_containers_train_as_they_are(processes: Processes, tmp_path: Path) -> None:
+def test_commands_of_containers_train(processes: Processes, tmp_path: Path) -> None:
     """Shards, replay memory, a learner, a server and an environment, with tokens and mutual TLS, as plain processes."""
     made = processes.start("relaax", "keys", tmp_path / "keys")
     assert made.wait(60) == 0, made.report()
@@ -225,9 +223,9 @@ def test_the_containers_train_as_they_are(processes: Processes, tmp_path: Path) 
     pods = Pods(processes, manifests, tmp_path)
 
     first, _ = pods.serve("parameter-server", 0)
-    assert asked(found["parameter-server"], first, "startupProbe") == 200
-    assert asked(found["parameter-server"], first, "livenessProbe") == 200
-    assert asked(found["parameter-server"], first, "readinessProbe") == 503, "a shard is away"
+    assert http_status(found["parameter-server"], first, "startupProbe") == 200
+    assert http_status(found["parameter-server"], first, "livenessProbe") == 200
+    assert http_status(found["parameter-server"], first, "readinessProbe") == 503, "a shard is missing"
     second, _ = pods.serve("parameter-server", 1)
     replay, _ = pods.serve("replay-server")
     learning = pods.start("learner")
@@ -240,12 +238,12 @@ def test_the_containers_train_as_they_are(processes: Processes, tmp_path: Path) 
     ):  # fmt: skip
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             wait_until(
-                lambda c=container, r=running, p=probe: asked(found[c], r, p) == 200,
-                f"{container} is well",
+                lambda c=container, r=running, p=probe: http_status(found[c], r, p) == 200,
+                f"{container} is healthy",
                 timeout=120,
             )
     updates = "relaax_parameter_server_updates_total"
-    wait_until(lambda: scraped(status_url(first))[updates] > 5, "the learner learns", timeout=180)
+    wait_until(lambda: scraped(status_url(first))[updates] > 5, "the learner updates", timeout=180)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert pods.probe("environment", probe), probe
 
@@ -253,7 +251,7 @@ def test_the_containers_train_as_they_are(processes: Processes, tmp_path: Path) 
         sys.executable, ROOT / "environments" / "OpenAI_Gym" / "main.py", address, "CartPole-v1", "--tls-ca",
         tmp_path / "keys" / "ca.pem", "--retry-seconds", "1", env={"RELAAX_TOKEN": A_TOKEN},
     )  # fmt: skip
-    assert stranger.wait(60) == 2, "the token counts, whatever --allow-anonymous says"
+    assert stranger.wait(60) == 2, "the token is required, even with --allow-anonymous"
     for running in (environment, server, learning, replay, second, first):
         assert running.stop(timeout=120) == 0, running.report()
     (run,) = (tmp_path / "data").iterdir()

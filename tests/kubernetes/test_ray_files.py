@@ -1,4 +1,4 @@
-"""Files of docker/ray: Ray's launchers and Kubernetes would take them, and no cluster is without a token."""
+"""Files of docker/ray: they are valid for Ray's launcher and Kubernetes, and every cluster has a token."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KUBERAY = {name: yaml.safe_load((RAY / f"kuberay-{name}.yaml").read_text("utf-8"
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_rays_launcher_takes_the_file(name: str) -> None:
-    ray = importlib.util.find_spec("ray")  # not imported: it warns
+def test_launcher_files_fit_schema_of_ray(name: str) -> None:
+    ray = importlib.util.find_spec("ray")  # not imported, because it warns
     if ray is None or ray.origin is None:
         pytest.skip("Ray, which has the schema, is not installed")
     schema = json.loads((Path(ray.origin).parent / "autoscaler" / "ray-schema.json").read_text("utf-8"))
@@ -29,7 +29,7 @@ def test_rays_launcher_takes_the_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_a_cluster_of_machines_has_its_nodes_and_a_token(name: str) -> None:
+def test_launcher_files_have_nodes_and_token(name: str) -> None:
     cluster = CLOUDS[name]
     assert cluster["provider"]["type"] == name
     types = cluster["available_node_types"]
@@ -43,7 +43,7 @@ def test_a_cluster_of_machines_has_its_nodes_and_a_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KUBERAY)
-def test_kubernetes_takes_the_pods_of_kuberay(name: str) -> None:
+def test_kuberay_pods_are_valid(name: str) -> None:
     made: dict[str, Any] = KUBERAY[name]
     spec = made["spec"].get("rayClusterSpec", made["spec"])
     assert spec["authOptions"] == {"mode": "token"}
@@ -58,7 +58,7 @@ def test_kubernetes_takes_the_pods_of_kuberay(name: str) -> None:
     assert offers == {"servers": {}, "parameters": {}, "environments": {"environments": 8}}
 
 
-def test_versions_of_ray_are_one() -> None:
+def test_ray_versions_are_equal() -> None:
     image = (RAY / "Dockerfile").read_text("utf-8")
     for made in KUBERAY.values():
         spec = made["spec"].get("rayClusterSpec", made["spec"])
