@@ -1,4 +1,4 @@
-"""`relaax new environment --browser`: a game in a tab of a real browser that learns, whatever happens to its page."""
+"""`relaax new environment --browser`: a game in a real browser trains, also across reloads of its page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RELOADS = 10
 
 @pytest.fixture
 def game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with `mine/`, which the command wrote."""
+    """The folder in which the command wrote `mine/`."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     result = CliRunner().invoke(app, ["new", "environment", "--browser", "mine"])
@@ -72,25 +72,25 @@ export function draw(context, world) {
 
 
 def serve(processes: Processes, game: Path, address: str, port: str = "0") -> tuple[Running, str]:
-    """Serve the page; its URL."""
+    """Serve the page; return its process and its URL."""
     page = processes.start(sys.executable, game / "mine/main.py", address, "mine", "4", "--port", port)
     return page, page.wait_for_line("open http://").split(" ", 1)[1]
 
 
-def shows(browser: Browser, element: str, condition: Callable[[str], bool], what: str) -> None:
+def wait_until_shown(browser: Browser, element: str, condition: Callable[[str], bool], description: str) -> None:
     try:
-        wait_until(lambda: condition(browser.text(element)), what, PATIENCE, interval=0.1)
+        wait_until(lambda: condition(browser.text(element)), description, PATIENCE, interval=0.1)
     except AssertionError as error:
-        raise AssertionError(f"{error}; the page says {browser.text(element)!r}") from None
+        raise AssertionError(f"{error}; the page shows {browser.text(element)!r}") from None
 
 
-def plays_on(browser: Browser) -> None:
-    """Wait for many more steps."""
+def wait_for_more_steps(browser: Browser) -> None:
+    """Wait for 200 more steps."""
     before = int(browser.text("steps") or 0)
-    shows(browser, "steps", lambda text: int(text or 0) > before + 200, "it plays on")
+    wait_until_shown(browser, "steps", lambda text: int(text or 0) > before + 200, "200 more steps")
 
 
-def test_what_is_written(game: Path) -> None:
+def test_browser_game_is_written(game: Path) -> None:
     written = {path.relative_to(game / "mine").as_posix() for path in (game / "mine").rglob("*") if path.is_file()}
     assert written == FILES | {"rlx/rlx.d.ts"}
     texts = [path.read_text("utf-8") for path in game.rglob("*") if path.is_file()]
@@ -102,7 +102,7 @@ def test_what_is_written(game: Path) -> None:
     assert "already exists" in refused.output
 
 
-def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
+def test_port_in_use_is_refused(game: Path, processes: Processes) -> None:
     _, url = serve(processes, game, "localhost:1")
     port = url.rstrip("/").rpartition(":")[2]
     second = processes.start(sys.executable, game / "mine/main.py", "localhost:1", "mine", "--port", port)
@@ -113,7 +113,7 @@ def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("address", ["check", "local", "random"])
-def test_without_a_server_it_says_that_it_needs_one(game: Path, processes: Processes, address: str) -> None:
+def test_page_without_a_server_is_refused(game: Path, processes: Processes, address: str) -> None:
     page = processes.start(sys.executable, game / "mine/main.py", address, "mine")
     assert page.wait(PATIENCE) == 2
     sentence = (
@@ -131,7 +131,7 @@ def test_without_a_server_it_says_that_it_needs_one(game: Path, processes: Proce
         ("@FILE", "0", ["ws://c:7001/", "ws://d:2/"]),
     ],
 )
-def test_the_page_is_told_where_servers_are(
+def test_page_settings_name_the_servers(
     game: Path, processes: Processes, address: str, tls: str, urls: list[str]
 ) -> None:
     (game / "servers").write_text("c\nd:2\n", "utf-8")
@@ -148,56 +148,56 @@ def test_the_page_is_told_where_servers_are(
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "relaax/cli/new")
-def test_another_game_has_vectors_and_fields_of_its_own(
+def test_other_game_uses_its_own_spaces_and_fields(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:
     service = Service(processes, tmp_path)
     (game / "mine/game.js").write_text(VECTORS, "utf-8")
     page, url = serve(processes, game, service.address)
     browser.go(url)
-    shows(browser, "status", lambda text: "learns" in text, "it plays")
-    plays_on(browser)
+    wait_until_shown(browser, "status", lambda text: "learns" in text, "it plays")
+    wait_for_more_steps(browser)
     assert browser.execute("return document.title") == "two numbers"
     assert browser.execute("return document.getElementById('status').dataset.drawn") == "2"
     assert int(browser.text("episodes")) > 0
 
     service.rlx_server.kill()
     browser.go(url)
-    shows(browser, "steps", lambda text: int(text or 0) > 200, "a reload goes on")
+    wait_until_shown(browser, "steps", lambda text: int(text or 0) > 200, "the steps continue after a reload")
     page.stop()
     serve(processes, game, service.address, url.rstrip("/").rpartition(":")[2])
     browser.go(url)
-    shows(browser, "steps", lambda text: text == "0", "another run begins anew")
+    wait_until_shown(browser, "steps", lambda text: text == "0", "the steps of another run start at 0")
 
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "relaax/cli/new")
-def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, browser: Browser) -> None:
+def test_page_with_a_missing_or_invalid_file_reports_it(game: Path, processes: Processes, browser: Browser) -> None:
     _, url = serve(processes, game, "localhost:1")
     (game / "mine/rlx/wire.js").rename(game / "wire.js")
     browser.go(url)
-    shows(
+    wait_until_shown(
         browser,
         "status",
         lambda text: text == "a file of this page could not be loaded: fix it, then reload the page",
-        "it says so",
+        "the page reports it",
     )
     (game / "wire.js").rename(game / "mine/rlx/wire.js")
     (game / "mine/game.js").write_text("export const OBSERVATION = nothing;", "utf-8")
     browser.go(url)
-    shows(
+    wait_until_shown(
         browser,
         "status",
         lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
-        "it says so",
+        "the page reports it",
     )
     (game / "mine/game.js").write_text(VECTORS.replace('box("float32", [2, 2])', 'box("float32", [0])'), "utf-8")
     browser.go(url)
-    shows(
+    wait_until_shown(
         browser,
         "status",
         lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
-        "it says so",
+        "the page reports it",
     )
 
 
@@ -225,12 +225,12 @@ def test_page_names_the_mistake_in_a_game(game: Path, processes: Processes, tmp_
         assert VECTORS.count(old) == 1
         (game / "mine/game.js").write_text(VECTORS.replace(old, new), "utf-8")
         browser.go(url)
-        shows(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
+        wait_until_shown(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
 
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "protocol/rlx", "relaax/cli/new")
-def test_the_page_asks_for_a_token_and_outlasts_a_server(
+def test_page_asks_for_a_token_and_survives_a_server_restart(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:
     service = Service(processes, tmp_path, env={"RELAAX_TOKEN": "the-right-one-of-all"})
@@ -244,22 +244,24 @@ def test_the_page_asks_for_a_token_and_outlasts_a_server(
         if token:
             browser.execute("document.getElementById('token').value = arguments[0]", token)
             browser.execute("document.querySelector('#ask button').click()")
-        shows(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
-    plays_on(browser)
+        wait_until_shown(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
+    wait_for_more_steps(browser)
 
     service.rlx_server.kill()
-    shows(browser, "status", lambda text: "trying again in" in text, "it waits for the server")
+    wait_until_shown(browser, "status", lambda text: "trying again in" in text, "it waits for the server")
     service.start_rlx_server()
-    shows(browser, "status", lambda text: "learns" in text, "it came back")
-    plays_on(browser)
+    wait_until_shown(browser, "status", lambda text: "learns" in text, "it reconnected")
+    wait_for_more_steps(browser)
 
     browser.go(url.replace("localhost", "evil.localhost"))
-    shows(browser, "status", lambda text: "does not let this page in" in text, "pages of others are refused")
+    wait_until_shown(
+        browser, "status", lambda text: "does not let this page in" in text, "pages of other origins are refused"
+    )
     assert "Pages of the origin http://evil.localhost" in service.rlx_server.stderr
 
 
-def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
-    """`relaax run`, its directory, and the URL of its page."""
+def start_run(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
+    """Start `relaax run`; return its process, its directory and the URL of its page."""
     (port,) = free_ports(1)
     config = game / "mine.yaml"
     document = yaml.safe_load(config.read_text("utf-8"))
@@ -275,17 +277,17 @@ def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
 @pytest.mark.checks("protocol/clients/javascript", "protocol/rlx", "relaax/cli/new")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("reloads", [0, RELOADS])
-def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, browser: Browser) -> None:
-    """Chance returns 1, the highest is 10. Of the steps that the page makes, reloads take a tenth at most."""
-    run, directory, url = started(runs, game, 9)
-    wait_until(lambda: _opens(browser, url), "the page is served", PATIENCE, interval=0.2)
+def test_browser_game_learns_across_reloads(reloads: int, runs: Runs, game: Path, browser: Browser) -> None:
+    """Random play returns 1, the maximum is 10. Reloads lose at most a tenth of the steps of the page."""
+    run, directory, url = start_run(runs, game, 9)
+    wait_until(lambda: _is_served(browser, url), "the page is served", PATIENCE, interval=0.2)
     draw = random.Random(3)
     for _ in range(reloads):
         until = int(browser.text("steps") or 0) + draw.randrange(1000, 8000)
-        wait_until(lambda least=until: int(browser.text("steps") or 0) >= least or over(run), "steps", PATIENCE)  # type: ignore[misc]
-        assert not over(run), f"the target was reached before {reloads} reloads"
+        wait_until(lambda least=until: int(browser.text("steps") or 0) >= least or has_ended(run), "steps", PATIENCE)  # type: ignore[misc]
+        assert not has_ended(run), f"the target was reached before {reloads} reloads"
         browser.go(url)
-        wait_until(lambda: browser.text("steps") or over(run), "the page is there again", PATIENCE)
+        wait_until(lambda: browser.text("steps") or has_ended(run), "the page is loaded again", PATIENCE)
     assert run.wait(600) == 0, run.report()
     summary = yaml.safe_load((directory / "summary.json").read_text("utf-8"))
     made = int(browser.text("steps"))
@@ -293,17 +295,17 @@ def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, brows
         f"{reloads} reloads: {made} steps of the page, {summary['env_steps']} learned from, in {summary['seconds']} s"
     )
     assert summary["status"] == "target_reached"
-    assert made <= 1.1 * summary["env_steps"] + 5000  # and what it made when the target was reached
+    assert made <= 1.1 * summary["env_steps"] + 5000  # the page makes up to 5,000 more after the target is reached
     assert float(browser.text("return")) > 7
 
 
-def over(run: Running) -> bool:
+def has_ended(run: Running) -> bool:
     return run.returncode is not None
 
 
-def _opens(browser: Browser, url: str) -> bool:
+def _is_served(browser: Browser, url: str) -> bool:
     try:
         browser.go(url)
-    except Exception:  # nobody listens yet
+    except Exception:  # no server listens yet
         return False
     return bool(browser.text("status"))

@@ -1,4 +1,4 @@
-"""A copy of a bundled algorithm trains where it was written to, and from there."""
+"""A copy of a bundled algorithm trains from the folder that it was written to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from support.run import Runs
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/new", "algorithms")
 @pytest.mark.parametrize("algorithm", ["da3c", "async_q"])
-def test_a_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of async_q has what it shares with other value methods beside it."""
+def test_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of async_q includes the modules that it shares with other value-based algorithms."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     written = CliRunner().invoke(app, ["new", "algorithm", "renamed", "--from", algorithm])

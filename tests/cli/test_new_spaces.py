@@ -1,4 +1,4 @@
-"""The environment of `relaax new` with worlds of other spaces in the place of its own, as docs/limits.md lists them."""
+"""The environment of `relaax new`, changed to the spaces that docs/limits.md lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relaax.client import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from support.rlx_peer import RlxPeer
 from support.run import Runs
 
-# Observation space, an observation, action space, the check of an action.
+# The fields: observation space, an observation, action space, and a check of an action.
 WORLD = """\
 class World:
     observation_space = {observation_space}
@@ -71,19 +71,19 @@ ACTIONS = {
         "action['arm'].shape == (2, 2) and [part.shape for part in action['leg']] == [(1,), ()]",
     ),
 }
-CARRIED = {  # by the protocol; for an algorithm of one's own
+PROTOCOL_ONLY = {  # supported by the protocol, but not by a bundled algorithm
     "mixed": ("Tuple([Discrete(2), Box(shape=(1,))])", "type(action[0]) is int and action[1].shape == (1,)"),
 }
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
 def write_world(observation: tuple[str, str], action: tuple[str, str]) -> None:
-    """What `relaax new environment mine` writes, with a World of these spaces."""
+    """Write the files of `relaax new environment mine`, with a World of these spaces."""
     assert CliRunner().invoke(app, ["new", "environment", "mine"]).exit_code == 0
     world = WORLD.format(
         observation_space=observation[0], observation=observation[1], action_space=action[0], check=action[1]
@@ -96,18 +96,18 @@ def write_world(observation: tuple[str, str], action: tuple[str, str]) -> None:
 
 
 def space_of(text: str) -> rlx.Space:
-    known = [Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple]
-    return eval(text, {"np": np} | {kind.__name__: kind for kind in known})
+    kinds = [Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple]
+    return eval(text, {"np": np} | {kind.__name__: kind for kind in kinds})
 
 
 @pytest.mark.parametrize(
     ("observation", "action"),
     [
         *((observation, PUSH) for observation in OBSERVATIONS.values()),
-        *((VECTOR, action) for action in (ACTIONS | CARRIED).values()),
+        *((VECTOR, action) for action in (ACTIONS | PROTOCOL_ONLY).values()),
     ],
 )
-def test_a_world_of_any_space_is_served(observation: tuple[str, str], action: tuple[str, str]) -> None:
+def test_environment_of_any_space_is_served(observation: tuple[str, str], action: tuple[str, str]) -> None:
     write_world(observation, action)
     with RlxPeer() as peer:
         line = [peer.address, "mine", "3", "--steps", "60", "--seed", "4"]
@@ -133,7 +133,7 @@ def test_a_world_of_any_space_is_served(observation: tuple[str, str], action: tu
         ("planes", "real", "da3c_cont"),
     ],
 )
-def test_a_world_of_any_space_trains(observation: str, action: str, algorithm: str, runs: Runs) -> None:
+def test_environment_of_any_space_trains(observation: str, action: str, algorithm: str, runs: Runs) -> None:
     write_world(OBSERVATIONS[observation], ACTIONS[action])
     options = ("--set", f"algorithm.path={algorithm}", "--set", "run.target_return=null", "--max-steps", "3000")
     run = runs.start(*options, "--no-progress", config=Path("mine.yaml").resolve())

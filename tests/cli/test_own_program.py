@@ -1,4 +1,4 @@
-"""Messages about environment programs that do not connect, and about files that are no such programs."""
+"""Messages about environment programs that do not connect, and about files that are not environment programs."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_environment_class_of_a_file_is_suggested(base: str, tmp_path: Path, mon
     assert environment_class(Path("program.py")) is None
     assert never_connected_message(Path("program.py")).endswith("a program connects to its first argument, HOST:PORT")
     monkeypatch.chdir("/")
-    assert environment_class(tmp_path / "courier.py") is None, "its module would not be found"
+    assert environment_class(tmp_path / "courier.py") is None, "its module could not be imported"
 
 
-def test_program_that_ignores_check_is_told_of_it(
+def test_program_that_ignores_check_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,6 +68,6 @@ def test_program_that_ignores_check_is_told_of_it(
     Path("courier.py").write_text("import gymnasium\nclass Courier(gymnasium.Env): ...\n")
     result = CliRunner().invoke(app, ["check", "courier.py"])
     assert result.exit_code == 2
-    said = result.output + capfd.readouterr().err
-    assert "a program must accept `check` in place of its first argument" in said
-    assert "it is not an environment program; its class is courier:Courier" in said
+    output = result.output + capfd.readouterr().err
+    assert "a program must accept `check` in place of its first argument" in output
+    assert "it is not an environment program; its class is courier:Courier" in output

@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""The progress panel of `relaax run`, and the lines that it prints without a terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROGRESS = Progress(
 
 
 @pytest.fixture(autouse=True)
-def at_a_certain_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
 
 
@@ -52,7 +52,7 @@ def rendered(
     return console.file.getvalue()
 
 
-def test_the_panel_has_all_that_tells_how_it_goes() -> None:
+def test_panel_shows_all_figures_of_progress() -> None:
     text = rendered(PROGRESS)
     for words in (
         "12,000",
@@ -73,7 +73,7 @@ def test_the_panel_has_all_that_tells_how_it_goes() -> None:
     assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
 
 
-def test_gradients_that_were_discarded_are_shown_by_reason() -> None:
+def test_discarded_gradients_are_shown_by_reason() -> None:
     assert "discarded" not in rendered(PROGRESS)
     progress = dataclasses.replace(
         PROGRESS, discarded=2_015, discarded_stale=2_000, discarded_not_finite=1, discarded_loss=14
@@ -86,26 +86,26 @@ def test_gradients_that_were_discarded_are_shown_by_reason() -> None:
 NOT_FINITE = "3 gradients held NaN or infinite numbers and were discarded; the parameter server's log names the workers"
 
 
-def test_gradients_that_are_not_finite_stand_in_the_panel() -> None:
+def test_panel_reports_gradients_that_are_not_finite() -> None:
     text = " ".join(rendered(dataclasses.replace(PROGRESS, discarded_not_finite=3)).replace("│", "").split())
     assert NOT_FINITE in text
 
 
-def test_gradients_that_are_not_finite_are_reported_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gradients_not_finite_are_reported_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         for count in (0, 3, 3, 4, 7, 8):
             view.show(dataclasses.replace(PROGRESS, discarded_not_finite=count))
-    said = [line for line in capsys.readouterr().out.splitlines() if "gradients held" in line]
-    assert said == [NOT_FINITE, NOT_FINITE.replace("3", "7", 1)]
+    printed = [line for line in capsys.readouterr().out.splitlines() if "gradients held" in line]
+    assert printed == [NOT_FINITE, NOT_FINITE.replace("3", "7", 1)]
 
 
-def test_a_run_that_has_just_begun_has_a_panel_too() -> None:
+def test_panel_is_shown_before_any_progress() -> None:
     text = rendered(Progress())
     assert "–" in text
     assert "nan" not in text.lower()
 
 
-def test_speed_is_that_of_this_run_and_not_of_what_it_resumed() -> None:
+def test_speed_counts_only_steps_since_the_resume() -> None:
     assert PROGRESS.steps_per_second == 500
     assert Progress(global_step=5).steps_per_second == 0
 
@@ -115,7 +115,7 @@ def test_time_left_is_until_the_nearer_limit(max_steps: int | None, seconds: flo
     assert time_left(PROGRESS, max_steps) == seconds
 
 
-def test_time_left_is_until_the_end_of_the_time_if_that_is_nearer() -> None:
+def test_time_left_ends_at_the_time_limit_if_nearer() -> None:
     seconds = PROGRESS.seconds
     assert time_left(PROGRESS, None, seconds + 90) == 90
     assert time_left(PROGRESS, None, seconds + 1000) == 176
@@ -123,13 +123,13 @@ def test_time_left_is_until_the_end_of_the_time_if_that_is_nearer() -> None:
     assert time_left(Progress(), None, 90) == 90
 
 
-def test_the_nearer_limit_ends_the_run() -> None:
+def test_nearer_limit_ends_the_run() -> None:
     assert step_limit(PROGRESS, 13_000) == 13_000
     assert step_limit(PROGRESS, 10**9) == step_limit(PROGRESS, None) == 100_000
     assert step_limit(Progress(), None) is None
 
 
-def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_disabled_progress_has_no_output(capsys: pytest.CaptureFixture[str]) -> None:
     plan = make_plan("da3c_gym_cartpole", [])
     with ProgressView(plan, enabled=False) as view:
         view.print_line("hello")
@@ -141,31 +141,29 @@ def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) 
         view.show(PROGRESS)
     out = capsys.readouterr().out
     assert out.startswith("hello\n")
-    assert out.count("12,000 steps") == 1, "a line now and then, where there is no terminal"
+    assert out.count("12,000 steps") == 1, "without a terminal, a line is printed only now and then"
 
 
-def test_a_step_of_the_start_that_takes_long_is_told_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_start_step_is_reported_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel, "STEP_SECONDS", 0.01)
-    said = ""
+    printed = ""
 
-    def is_told() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return "\n" in said
+    def is_reported() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return "\n" in printed
 
     with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the parameter server")
-        wait_until(is_told, "it is told")
+        wait_until(is_reported, "the step is reported")
         view.show(Progress())
         view.show(PROGRESS)
-    assert said == "still starting the parameter server\n"
+    assert printed == "still starting the parameter server\n"
     (line,) = capsys.readouterr().out.splitlines()
-    assert "12,000 steps" in line, "nothing was shown before there was a connection"
+    assert "12,000 steps" in line, "no figures were shown before the first connection"
 
 
-def test_steps_of_a_quick_start_are_not_told(
+def test_steps_of_a_quick_start_are_not_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panel, "STEP_SECONDS", 600)
@@ -175,11 +173,11 @@ def test_steps_of_a_quick_start_are_not_told(
         view.show(PROGRESS)
         assert view._step_timer is not None
         view._step_timer.join(10)
-        assert not view._step_timer.is_alive(), "it waits no more"
+        assert not view._step_timer.is_alive(), "the timer has been cancelled"
     assert "starting" not in capsys.readouterr().out
 
 
-def test_a_terminal_shows_each_step_in_the_panels_place(
+def test_terminal_shows_each_start_step_in_place_of_the_panel(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -195,14 +193,14 @@ def test_a_terminal_shows_each_step_in_the_panels_place(
     assert "12,000" in shown
 
 
-def test_returns_below_one_are_told_apart() -> None:
+def test_returns_below_one_keep_three_digits() -> None:
     small = dataclasses.replace(PROGRESS, mean_return_100=0.744, best_mean_return_100=0.0133)
     assert "0.744 of 475" in rendered(small)
     assert "0.0133" in rendered(small)
     assert "mean return 0.744" in panel._line(small)
 
 
-def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
+def test_panel_reports_a_late_checkpoint() -> None:
     assert "late" not in rendered(PROGRESS)
     text = " ".join(rendered(dataclasses.replace(PROGRESS, checkpoint_error=LATE)).replace("│", "").split())
     assert "the checkpoint is late (the last: step 10,000, 0:02:10 ago)" in text
@@ -211,19 +209,19 @@ def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
     assert "late (no checkpoint yet)" in rendered(none_yet)
 
 
-def test_a_checkpoint_that_is_late_is_said_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_late_checkpoint_is_reported_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         for error in ("", LATE, LATE.replace("12000", "15000"), LATE.replace("No space left on device", "Broken"), ""):
             view.show(dataclasses.replace(PROGRESS, checkpoint_error=error))
-    said = [line for line in capsys.readouterr().out.splitlines() if "checkpoint" in line]
-    assert [line.partition(" (")[0] for line in said[:2]] == ["the checkpoint is late"] * 2
-    assert said[1].endswith(": Broken")
-    assert said[2:] == ["checkpoints are written again: step 10,000, 0:02:10 ago"]
+    printed = [line for line in capsys.readouterr().out.splitlines() if "checkpoint" in line]
+    assert [line.partition(" (")[0] for line in printed[:2]] == ["the checkpoint is late"] * 2
+    assert printed[1].endswith(": Broken")
+    assert printed[2:] == ["checkpoints are written again: step 10,000, 0:02:10 ago"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_an_output_that_goes_away_takes_nothing_with_it(processes: Processes, terminal: bool) -> None:
-    """A pipe that is closed, as by `| head -1`, and a terminal window that is."""
+def test_closed_output_does_not_end_the_program(processes: Processes, terminal: bool) -> None:
+    """The output is a pipe, as with `| head -1`, or a terminal, and its reader closes it."""
     command = processes.start_python(
         f"""
 import os, pty, sys
@@ -238,9 +236,9 @@ with ProgressView(make_plan("da3c_gym_cartpole", []), True) as view:
     view.print_line("hello")
     os.close(reading)
     for steps in range(100):
-        view.print_line("is anybody there?")
+        view.print_line("more output")
         view.show(Progress(global_step=steps, seconds=1.0))
-view.print_line("no")
+view.print_line("closed")
 """,
         env={"TERM": "xterm"},
     )
@@ -248,7 +246,7 @@ view.print_line("no")
     assert command.stderr == ""
 
 
-def test_learners_stand_apart_from_workers_where_there_are_any() -> None:
+def test_learners_and_workers_are_counted_separately() -> None:
     assert "learners" not in rendered(PROGRESS)
     text = rendered(dataclasses.replace(PROGRESS, learners=3, discarded=2, discarded_stale=2))
     assert re.search(r"learners +3\b", text)
@@ -268,7 +266,7 @@ REPLAY = ReplayProgress(
 )
 
 
-def test_what_goes_into_replay_memory_and_out_of_it_stands_in_the_panel() -> None:
+def test_panel_shows_rates_of_replay_memory() -> None:
     assert "inserts/s" not in rendered(PROGRESS)
     text = rendered(dataclasses.replace(PROGRESS, learners=2, mean_actor_staleness=17.25), REPLAY)
     for row in (
@@ -288,12 +286,12 @@ def test_what_goes_into_replay_memory_and_out_of_it_stands_in_the_panel() -> Non
     assert panel._line(PROGRESS, REPLAY).endswith("  25,000 items, 7.75 samples an insert")
 
 
-def test_a_memory_of_which_little_is_known_yet_is_shown_too() -> None:
+def test_replay_memory_with_unknown_rates_is_shown() -> None:
     text = rendered(dataclasses.replace(PROGRESS, learners=1), ReplayProgress(1, 0, 0, 0, 0.0))
     for name in ("actor staleness", "inserts/s", "samples/s"):
         assert re.search(rf"{name} +–", text), name
-    nothing_comes = dataclasses.replace(REPLAY, inserts_per_second=0.0)
-    assert re.search(r"samples/insert +–", rendered(PROGRESS, nothing_comes))
+    no_inserts = dataclasses.replace(REPLAY, inserts_per_second=0.0)
+    assert re.search(r"samples/insert +–", rendered(PROGRESS, no_inserts))
 
 
 LARGE = dataclasses.replace(
@@ -334,6 +332,6 @@ def test_large_figures_fit_any_width_uncut(width: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "columns"), [(40, 1), (60, 1), (80, 2), (120, 3), (200, 4)])
-def test_a_wider_terminal_has_more_columns(width: int, columns: int) -> None:
+def test_wider_terminal_has_more_columns(width: int, columns: int) -> None:
     first = rendered(PROGRESS, width=width).splitlines()[1]
     assert len(re.findall(r"[a-z/ ]+? {2,}[\d:.]+", first)) == columns

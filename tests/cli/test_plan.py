@@ -1,4 +1,4 @@
-"""What `relaax run` makes of a configuration."""
+"""The plan that `relaax run` derives from a configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_bundled_configuration_can_be_run(name: str) -> None:
     assert plan.algorithm.exists()
 
 
-def test_a_clients_command_names_the_environment_and_a_seed_that_no_other_has() -> None:
+def test_client_command_names_environment_and_unique_seed() -> None:
     plan = make_plan(CARTPOLE, ["run.envs_per_client=3", "algorithm.seed=2", "run.arguments=[--steps, '9']"])
     commands = [plan.client_command("localhost:7", index) for index in range(3)]
     main = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
@@ -32,10 +32,10 @@ def test_a_clients_command_names_the_environment_and_a_seed_that_no_other_has() 
         sys.executable, str(main), "localhost:7", "CartPole-v1", "3", "--seed", "2000", "--steps", "9",
     ]  # fmt: skip
     seeds = [int(command[command.index("--seed") + 1]) for command in commands]
-    assert seeds == [2000, 2003, 2006], "environment i of a client takes its seed + i"
+    assert seeds == [2000, 2003, 2006], "environment i of a client uses its seed + i"
 
 
-def test_the_connections_of_a_client_have_seeds_of_their_own() -> None:
+def test_connections_of_a_client_have_their_own_seeds() -> None:
     plan = make_plan(CARTPOLE, ["run.clients=2", "run.connections_per_client=4", "run.envs_per_client=3"])
     assert plan.environments == 24
     first, second = (plan.client_command("localhost:7", index) for index in range(2))
@@ -43,7 +43,7 @@ def test_the_connections_of_a_client_have_seeds_of_their_own() -> None:
     assert [int(command[command.index("--seed") + 1]) for command in (first, second)] == [0, 12]
 
 
-def test_a_file_and_an_environment_of_ones_own(tmp_path: Path) -> None:
+def test_own_file_and_environment_are_planned(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text("")
     (tmp_path / "mine.yaml").write_text(
         "relaax-run: {environment: maze.py, name: small}\nalgorithm: {path: da3c, max_global_step: 1e3}\n"
@@ -51,22 +51,22 @@ def test_a_file_and_an_environment_of_ones_own(tmp_path: Path) -> None:
     plan = make_plan(str(tmp_path / "mine.yaml"), ["run.max_steps=2000"])
     assert plan.name == "mine"
     assert plan.environment_main == tmp_path / "maze.py"
-    assert plan.max_steps == 1000, "the end of training is a limit too"
+    assert plan.max_steps == 1000, "max_global_step is a limit too"
 
 
-def test_what_gymnasium_is_to_make_reaches_the_environments_program(tmp_path: Path) -> None:
+def test_gymnasium_keys_reach_the_environment_program(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "relaax-run:\n  environment: OpenAI_Gym\n  name: my_package:My-v0\n"
         "  kwargs: {map_name: 8x8, deep: {a: [1, '2']}}\n"
         "  wrappers: [GrayscaleObservation, ResizeObservation: {shape: [84, 84]}, my.wrappers:Crop: {}]\n"
-        "  register: my_package:tell\nalgorithm: {path: da3c}\n"
+        "  register: my_package:add\nalgorithm: {path: da3c}\n"
     )
     _, main, *words = make_plan(str(tmp_path / "mine.yaml"), ["run.kwargs.slow=false"]).client_command("random", 0)
     arguments = load_main(Path(main)).parser().parse_args(words)
     assert arguments.kwarg == [("map_name", "8x8"), ("deep", {"a": [1, "2"]}), ("slow", False)]
     resize = ("ResizeObservation", {"shape": [84, 84]})
     assert arguments.wrapper == [("GrayscaleObservation", {}), resize, ("my.wrappers:Crop", {})]
-    assert (arguments.name, arguments.register) == ("my_package:My-v0", "my_package:tell")
+    assert (arguments.name, arguments.register) == ("my_package:My-v0", "my_package:add")
     assert arguments.path == [str(tmp_path)]
 
 
@@ -74,7 +74,7 @@ def load_main(path: Path) -> Any:
     return importlib.import_module(f"environments.{path.parent.name}.main")
 
 
-def test_a_program_of_ones_own_gets_only_what_was_given(tmp_path: Path) -> None:
+def test_own_program_gets_only_the_given_arguments(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text("")
     (tmp_path / "mine.yaml").write_text("relaax-run: {environment: maze.py, name: a:b}\nalgorithm: {path: da3c}\n")
     mine = str(tmp_path / "mine.yaml")
@@ -84,13 +84,13 @@ def test_a_program_of_ones_own_gets_only_what_was_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["kwargs={a: 1}", "wrappers=[ClipReward]", "register=a:b"])
 @pytest.mark.parametrize("config", ["da3c_ale_pong", "da3c_lab_demo"])
-def test_keys_for_gymnasium_are_refused_for_others(config: str, key: str) -> None:
+def test_gymnasium_keys_are_refused_for_other_programs(config: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is only for gymnasium environments \(OpenAI_Gym\); .* relaax-run\."):
         make_plan(config, [f"run.{key}"])
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "said"),
+    ("config", "overrides", "expected"),
     [
         ("da3c_gym_cartpol", [], ["'da3c_gym_cartpol'", "'da3c_gym_cartpole'"]),
         (CARTPOLE, ["run.environment=OpenAIGym"], ["'OpenAIGym'", "'OpenAI_Gym'"]),
@@ -103,11 +103,11 @@ def test_keys_for_gymnasium_are_refused_for_others(config: str, key: str) -> Non
         (CARTPOLE, ["nonsense"], ["nonsense", "SECTION.KEY=VALUE"]),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_the_way_out(config: str, overrides: list[str], said: list[str]) -> None:
+def test_invalid_plan_is_refused_with_the_way_out(config: str, overrides: list[str], expected: list[str]) -> None:
     with pytest.raises(ConfigurationError) as refused:
         plan = make_plan(config, overrides)
         _ = (plan.seed, plan.max_steps)
-    for words in said:
+    for words in expected:
         assert words in str(refused.value)
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_run_is_refused_with_the_way_out(config: str, overrides: 
         ("rlx-server.bind=localhost:1", "chooses the ports itself"),
     ],
 )
-def test_keys_that_would_have_no_effect_are_refused_on_the_command_line(key: str, reason: str) -> None:
+def test_keys_without_effect_are_refused_on_the_command_line(key: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match="has no effect: ") as refused:
         make_plan("da3c_gym_cartpole", [key])
     assert reason in str(refused.value)

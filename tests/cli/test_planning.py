@@ -1,4 +1,4 @@
-"""`relaax plan`: what it prints, what it refuses, and what it makes of a benchmark's file."""
+"""`relaax plan`: its output, its errors, and its forecasts from the file of a benchmark."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SPACES = Box(-1, 1, [4], "float32"), Discrete(2)
 WITHOUT = ("--observation", "4", "--actions", "2", "--measured", str(RECORDED))
 
 
-def planned(*words: str) -> Any:
+def run_plan(*words: str) -> Any:
     return CliRunner().invoke(app, ["plan", *words])
 
 
-def as_json(*words: str) -> dict[str, Any]:
-    result = planned(*words, "--json")
+def plan_as_json(*words: str) -> dict[str, Any]:
+    result = run_plan(*words, "--json")
     assert result.exit_code == 0, result.output + result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -41,8 +41,8 @@ def as_json(*words: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/planning", "relaax/cli/plan")
-def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
-    """The whole command in a process of its own, with no figures but the project's."""
+def test_plan_is_printed_without_given_spaces() -> None:
+    """The command runs in its own process, uses the project's figures, and makes an environment to learn its spaces."""
     done = completed([*RELAAX, "plan", CARTPOLE, "--environments", "64", "--rate", "10"], dict(os.environ))
     assert done.returncode == 0, done.stdout + done.stderr
     for words in (
@@ -56,11 +56,11 @@ def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
         "from: worker and servers: figures of the project's own machine",
     ):
         assert words in done.stdout, words
-    assert "\x1b" not in done.stdout, "plain where it is piped"
+    assert "\x1b" not in done.stdout, "no colors in a pipe"
 
 
-def test_a_benchmarks_file_takes_the_place_of_the_projects_figures() -> None:
-    found = as_json(CARTPOLE, "--environments", "1000", "--rate", "2", "--cores", "4", *WITHOUT)
+def test_benchmark_file_replaces_the_project_figures() -> None:
+    found = plan_as_json(CARTPOLE, "--environments", "1000", "--rate", "2", "--cores", "4", *WITHOUT)
     assert found["sources"][0].startswith(str(RECORDED))
     assert found["workload"]["parameters"] == json.loads(RECORDED.read_text())["parameters"]
     assert found["workload"]["connections"] == 250
@@ -70,26 +70,26 @@ def test_a_benchmarks_file_takes_the_place_of_the_projects_figures() -> None:
     assert found["act_p99_ms"] >= found["act_p50_ms"] > 0
 
 
-def test_the_keys_of_the_configuration_count() -> None:
+def test_keys_of_the_configuration_change_the_plan() -> None:
     given = (CARTPOLE, "--environments", "100", "--rate", "5", *WITHOUT)
-    usual = as_json(*given)
-    assert as_json(*given, "--environments-per-connection", "10")["workload"]["connections"] == 10
+    default = plan_as_json(*given)
+    assert plan_as_json(*given, "--environments-per-connection", "10")["workload"]["connections"] == 10
     keys = ("algorithm.episode_len=10", "relaax-rlx-server.wire_precision=float16", "relaax-parameter-server.shards=3")
-    changed = as_json(*given, *(word for key in keys for word in ("--set", key)))
-    assert changed["workload"]["rollout"] == 2 * usual["workload"]["rollout"]
+    changed = plan_as_json(*given, *(word for key in keys for word in ("--set", key)))
+    assert changed["workload"]["rollout"] == 2 * default["workload"]["rollout"]
     assert (changed["workload"]["wire_bytes"], changed["workload"]["shards"]) == (2, 3)
-    assert changed["push_bytes_per_second"] < 0.3 * usual["push_bytes_per_second"]
+    assert changed["push_bytes_per_second"] < 0.3 * default["push_bytes_per_second"]
 
 
-def test_machines_that_are_there_may_be_too_few() -> None:
-    result = planned(CARTPOLE, "--environments", "10000", "--rate", "60", "--machines", "1", "--cores", "2", *WITHOUT)
+def test_too_few_machines_are_reported() -> None:
+    result = run_plan(CARTPOLE, "--environments", "10000", "--rate", "60", "--machines", "1", "--cores", "2", *WITHOUT)
     assert result.exit_code == 3, result.output
     assert "of 600,000 that they would take" in result.stdout
     assert "would help: " in result.stdout
 
 
-def test_a_replay_memory_has_servers_and_learners() -> None:
-    found = as_json(
+def test_replay_memory_needs_servers_and_learners() -> None:
+    found = plan_as_json(
         *("apex_ale_pong", "--environments", "16", "--rate", "15", "--machines", "1", "--cores", "64"),
         *("--observation", "84x84", "--measured", str(RECORDED)),
     )
@@ -115,8 +115,8 @@ def test_a_replay_memory_has_servers_and_learners() -> None:
         ((CARTPOLE, "--set", "relaax-run.name=CartPool-v1"), "CartPool"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
-    result = planned(*words)
+def test_invalid_request_is_refused_in_one_sentence(words: tuple[str, ...], sentence: str) -> None:
+    result = run_plan(*words)
     assert result.exit_code == 2, result.output + result.stderr
     assert sentence in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
@@ -131,7 +131,7 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(words: tuple[str, ...],
         ("connect().sendall(b'GET / HTTP/1.1' * 9)", 1, "the environment's program closed the connection"),
     ],
 )
-def test_a_program_that_is_no_environment_is_told(program: str, code: int, sentence: str, tmp_path: Path) -> None:
+def test_program_that_is_no_environment_is_reported(program: str, code: int, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         "import socket, sys\n"
         "def connect():\n"
@@ -140,7 +140,7 @@ def test_a_program_that_is_no_environment_is_told(program: str, code: int, sente
         f"{program}\n"
     )
     keys = (f"relaax-run.environment={tmp_path / 'main.py'}", "relaax-run.envs_per_client=1")
-    result = planned(CARTPOLE, *(word for key in keys for word in ("--set", key)))
+    result = run_plan(CARTPOLE, *(word for key in keys for word in ("--set", key)))
     assert result.exit_code == code, result.output + result.stderr
     assert sentence in " ".join(result.stderr.split())
 
@@ -148,9 +148,9 @@ def test_a_program_that_is_no_environment_is_told(program: str, code: int, sente
 @pytest.mark.parametrize(
     ("text", "sentence"), [("[]", "is not a result of"), ("{", "Expecting"), ('{"machine": {}}', "lacks")]
 )
-def test_a_file_that_is_no_benchmarks_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+def test_file_that_is_no_benchmark_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(text)
-    result = planned(CARTPOLE, "--observation", "4", "--actions", "2", "--measured", str(tmp_path / "some.json"))
+    result = run_plan(CARTPOLE, "--observation", "4", "--actions", "2", "--measured", str(tmp_path / "some.json"))
     assert result.exit_code == 2
     assert sentence in result.stderr
 
@@ -172,8 +172,8 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def test_the_model_says_again_what_it_was_calibrated_by() -> None:
-    """Training as it was measured; a model that loses that on the way is none. Elsewhere it is held to 30 %."""
+def test_model_reproduces_its_calibration() -> None:
+    """The forecast of the measured training is within 30 % of the measurement."""
     result = recorded()
     n, connections = result["envs_per_client"], result["clients"]
     plan = make_plan(CARTPOLE, [f"run.envs_per_client={n}"])
@@ -192,7 +192,7 @@ def test_the_model_says_again_what_it_was_calibrated_by() -> None:
 
 
 @pytest.mark.parametrize("key", ["processor_single", "parameters", "bridge"])
-def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
+def test_file_of_an_older_version_names_the_missing_key(key: str) -> None:
     result = recorded()
     del result[key]
     workload = make_workload(make_plan(CARTPOLE, []), SPACES, 1, None)
@@ -200,7 +200,7 @@ def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
         costs_from_measurement(result, workload, "old.json")
 
 
-def test_a_machine_with_too_many_cores_for_a_crowd_has_no_factor_for_it() -> None:
+def test_measurement_without_a_crowd_has_no_cold_factor() -> None:
     result = recorded()
     del result["processor_crowd"], result["processor_paced"]
     costs = costs_from_measurement(result, make_workload(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")

@@ -1,4 +1,4 @@
-"""`relaax plot`: pictures and tables of runs, singly and in groups."""
+"""`relaax plot`: figures and tables of single runs and of groups."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
 
 
-def a_run(folder: Path, *values: float, first: int = 0) -> Path:
-    """A run directory with one value every 100 steps and 30 seconds."""
+def write_run(folder: Path, *values: float, first: int = 0) -> Path:
+    """Write a run directory with one value every 100 steps and 30 seconds."""
     writer = EventFileWriter(str(folder / "metrics"))
     for index, value in enumerate(values, first):
         summary = Summary(value=[Summary.Value(tag=SCALAR, simple_value=value)])
@@ -31,12 +31,12 @@ def a_run(folder: Path, *values: float, first: int = 0) -> Path:
     return folder
 
 
-def test_points_that_a_crash_undid_are_dropped(tmp_path: Path) -> None:
-    """Files of a version that did not mark where training continues."""
-    a_run(tmp_path / "run", 1.0, 2.0, 3.0, 4.0)
+def test_points_undone_by_a_crash_are_dropped(tmp_path: Path) -> None:
+    """Older versions wrote such files; they did not mark where training resumes."""
+    write_run(tmp_path / "run", 1.0, 2.0, 3.0, 4.0)
     (first,) = (tmp_path / "run" / "metrics").iterdir()
     first.rename(first.with_name("events.out.tfevents.1.host"))
-    a_run(tmp_path / "run", 30.0, 40.0, first=2)
+    write_run(tmp_path / "run", 30.0, 40.0, first=2)
     assert plot(tmp_path / "run", "--csv", tmp_path / "out.csv", "-o", tmp_path / "out.png").exit_code == 0
     with (tmp_path / "out.csv").open() as file:
         assert [(row["step"], float(row[SCALAR])) for row in csv.DictReader(file)] == [
@@ -51,12 +51,12 @@ def plot(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["plot", *map(str, arguments)])
 
 
-def test_a_picture_and_a_table_of_two_groups_and_a_run(tmp_path):
+def test_groups_and_a_run_are_plotted_and_tabulated(tmp_path):
     for seed in (1, 2):
-        a_run(tmp_path / f"lstm-{seed}", 10.0, 20.0 + seed)
-        a_run(tmp_path / f"dense-{seed}", 5.0, 6.0 + seed)
-        (tmp_path / f"dense-{seed}.json").touch()  # as a suite has its results
-    a_run(tmp_path / "other", 1.5)
+        write_run(tmp_path / f"lstm-{seed}", 10.0, 20.0 + seed)
+        write_run(tmp_path / f"dense-{seed}", 5.0, 6.0 + seed)
+        (tmp_path / f"dense-{seed}.json").touch()  # a suite writes such files for its results
+    write_run(tmp_path / "other", 1.5)
     done = plot(
         tmp_path / "other",
         *("--group", f"LSTM={tmp_path}/lstm-*", "--group", f"feed-forward={tmp_path}/dense-*"),
@@ -82,22 +82,22 @@ def test_a_picture_and_a_table_of_two_groups_and_a_run(tmp_path):
     ]
 
 
-def test_runs_of_one_name_in_two_places_are_both_there(tmp_path):
-    first, second = (a_run(tmp_path / place / "seed-1", 1.0) for place in ("a", "b"))
+def test_runs_of_the_same_name_are_both_plotted(tmp_path):
+    first, second = (write_run(tmp_path / place / "seed-1", 1.0) for place in ("a", "b"))
     done = plot(first, second, "--output", tmp_path / "plot.svg", "--csv", tmp_path / "plot.csv")
     assert done.exit_code == 0, done.output
     names = [line.split(",")[0] for line in (tmp_path / "plot.csv").read_text().splitlines()[1:]]
     assert names == ["seed-1", str(second)]
 
 
-def test_a_group_is_its_median_and_interval():
+def test_group_is_drawn_as_median_and_interval():
     def runs(name: str, count: int) -> list[PlottedRun]:
         return [PlottedRun(f"{name}/{i}", [(0, 0.0, 1.0 * i), (10 * (i + 1), 60.0, 3.0)], name) for i in range(count)]
 
     (axes,) = draw([*runs("LSTM", 3), *runs("feed-forward", 5)], SCALAR, references={"paper": 2.0}).axes
     lstm, feed_forward, _ = axes.get_lines()
-    assert lstm.get_linestyle() != feed_forward.get_linestyle(), "told apart without colours"
-    assert list(lstm.get_xdata())[::499] == [0, 10], "as far as all have come"
+    assert lstm.get_linestyle() != feed_forward.get_linestyle(), "distinguishable without colors"
+    assert list(lstm.get_xdata())[::499] == [0, 10], "up to the end of the shortest run"
     assert lstm.get_ydata()[0] == 1.0  # of 0, 1 and 2
     assert lstm.get_ydata()[-1] == pytest.approx(2.0 + 1 / 3)  # of 3, 2 and 2 1/3, between their own points
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
@@ -107,7 +107,7 @@ def test_a_group_is_its_median_and_interval():
     assert "paper (2)" in [text.get_text() for text in axes.texts]
 
 
-def test_the_interval_is_the_range_of_few_runs_and_the_quartiles_of_many():
+def test_interval_is_the_range_of_few_or_quartiles_of_many():
     ends = np.array([0.0, 1.0])
     few = [(ends, np.full(2, value)) for value in (1.0, 2.0, 6.0)]
     assert [values[0] for values in band(few)[1:]] == [2.0, 1.0, 6.0]
@@ -115,7 +115,7 @@ def test_the_interval_is_the_range_of_few_runs_and_the_quartiles_of_many():
     assert [values[0] for values in band(many)[1:]] == [2.0, 1.0, 3.0]
 
 
-def test_references_are_dotted_the_target_is_dashed():
+def test_references_are_dotted_and_the_target_is_dashed():
     (axes,) = draw(
         [PlottedRun("one", CURVE)], SCALAR, x="minutes", target=4.0, references={"A2C": 2.5, "random": -1}
     ).axes
@@ -126,12 +126,12 @@ def test_references_are_dotted_the_target_is_dashed():
     assert [(line.get_linestyle(), line.get_ydata()[0]) for line in references] == [(":", 2.5), (":", -1)]
     assert [text.get_text() for text in axes.texts] == ["A2C (2.5)", "random (-1)"]
     shown = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert shown == ["one", "target (4)"], "references say their names themselves"
+    assert shown == ["one", "target (4)"], "references are labelled at their lines"
     assert axes.get_xlabel() == "time [minutes]"
 
 
-def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
-    run = a_run(tmp_path / "run", 1.0, 2.0)
+def test_curves_of_a_file_are_drawn_but_not_written_to_csv(tmp_path):
+    run = write_run(tmp_path / "run", 1.0, 2.0)
     published = tmp_path / "published.csv"
     published.write_text("run,step,seconds,return\nDQN,0,,0.5\nDQN,100,,4.5\nA2C,50,,3\n")
     done = plot(run, "--curves", published, "-o", tmp_path / "plot.svg", "--csv", tmp_path / "plot.csv")
@@ -145,7 +145,7 @@ def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "the first line must be run,step,seconds,VALUE, not ''"),
         ("run,step,return\n", "the first line must be run,step,seconds,VALUE, not 'run,step,return'"),
@@ -156,13 +156,13 @@ def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
         (None, "published.csv: No such file or directory"),
     ],
 )
-def test_curves_that_cannot_be_read_are_told_in_a_sentence(tmp_path, text, said):
-    run, published = a_run(tmp_path / "run", 1.0), tmp_path / "published.csv"
+def test_unreadable_curves_are_refused_in_one_sentence(tmp_path, text, expected):
+    run, published = write_run(tmp_path / "run", 1.0), tmp_path / "published.csv"
     if text is not None:
         published.write_text(text)
     refused = plot(run, "--curves", published, "--x", "minutes", "-o", tmp_path / "plot.png")
     assert refused.exit_code == 2
-    assert said in refused.output
+    assert expected in refused.output
     assert not (tmp_path / "plot.png").exists()
 
 
@@ -171,8 +171,8 @@ def test_one_run_alone_needs_no_legend():
     assert axes.get_legend() is None
 
 
-def configured(folder: Path, name: str, algorithm: str) -> Path:
-    """A run directory with the configuration of a run."""
+def write_configuration(folder: Path, name: str, algorithm: str) -> Path:
+    """Write a run directory that contains only a configuration."""
     folder.mkdir(parents=True)
     text = f"relaax-run: {{environment: OpenAI_Gym, name: {name}}}\nalgorithm: {{path: /bundled/{algorithm}}}\n"
     (folder / "configuration.yaml").write_text(text)
@@ -180,7 +180,7 @@ def configured(folder: Path, name: str, algorithm: str) -> Path:
 
 
 def test_title_of_one_run_is_run_environment_and_algorithm(tmp_path: Path) -> None:
-    run = configured(tmp_path / "first", "CartPole-v1", "da3c")
+    run = write_configuration(tmp_path / "first", "CartPole-v1", "da3c")
     assert default_title({"first": (run, None)}) == "first: CartPole-v1 by da3c"
     (run / "metrics").mkdir()
     assert default_title({"metrics": (run / "metrics", None)}) == "metrics: CartPole-v1 by da3c"
@@ -190,9 +190,9 @@ def test_title_of_one_run_is_run_environment_and_algorithm(tmp_path: Path) -> No
     assert default_title({"first": (run, None)}) == "first"
 
 
-def test_title_of_several_runs_is_what_they_have_in_common(tmp_path: Path) -> None:
+def test_title_of_several_runs_is_their_common_part(tmp_path: Path) -> None:
     one, two, other = (
-        configured(tmp_path / name, environment, algorithm)
+        write_configuration(tmp_path / name, environment, algorithm)
         for name, environment, algorithm in (
             ("one", "CartPole-v1", "da3c"),
             ("two", "CartPole-v1", "gorila"),
@@ -206,8 +206,8 @@ def test_title_of_several_runs_is_what_they_have_in_common(tmp_path: Path) -> No
     assert default_title({"one": (one, None), "other": (other, None)}) == "one, other"
 
 
-def test_figure_without_title_option_has_one_and_units(tmp_path: Path) -> None:
-    run = a_run(configured(tmp_path / "first", "CartPole-v1", "da3c"), 1.0, 2.0)
+def test_figure_has_a_default_title_and_units(tmp_path: Path) -> None:
+    run = write_run(write_configuration(tmp_path / "first", "CartPole-v1", "da3c"), 1.0, 2.0)
     for arguments, title in (((), "first: CartPole-v1 by da3c"), (("--title", "Mine"), "Mine")):
         assert plot(run, "-o", tmp_path / "plot.svg", *arguments).exit_code == 0
         words = re.findall("<!-- (.*) -->", (tmp_path / "plot.svg").read_text())
@@ -215,7 +215,7 @@ def test_figure_without_title_option_has_one_and_units(tmp_path: Path) -> None:
         assert {"environment steps", "mean return of 100 episodes [reward]"} <= set(words)
 
 
-def test_units_are_those_of_the_page_on_metrics() -> None:
+def test_units_match_the_page_on_metrics() -> None:
     rows = re.findall(r"^\| `([a-z]+/[\w/]+)` \| ([^|,]*)", (DOCS / "metrics.md").read_text("utf-8"), re.MULTILINE)
     units = {name: unit.strip() for name, unit in rows}
     assert len(units) > 40
@@ -227,7 +227,7 @@ def test_units_are_those_of_the_page_on_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ([], "name a run directory, or use --group NAME=PATTERN"),
         (["{run}", "--x", "hours"], "--x must be 'steps' or 'minutes', not 'hours'"),
@@ -249,13 +249,13 @@ def test_units_are_those_of_the_page_on_metrics() -> None:
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_told_in_a_sentence(tmp_path, arguments, said):
-    run = a_run(tmp_path / "run", 1.0)
-    a_run(tmp_path / "of-1", 1.0)
-    a_run(tmp_path / "of-2", 1.0, first=5)
+def test_invalid_plot_is_refused_in_one_sentence(tmp_path, arguments, expected):
+    run = write_run(tmp_path / "run", 1.0)
+    write_run(tmp_path / "of-1", 1.0)
+    write_run(tmp_path / "of-2", 1.0, first=5)
     done = plot(*(text.format(run=run, folder=tmp_path) for text in arguments))
     assert done.exit_code == 2
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("relaax plot: ")
-    assert said in sentence
+    assert expected in sentence
     assert "Traceback" not in done.output

@@ -1,4 +1,4 @@
-"""One process of a run: started, watched, ended. The processes are real."""
+"""`Process`: one process of a run is started, watched and ended. The processes are real."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
     made.wait(60)
 
 
-def test_a_server_is_ready_when_it_says_where_it_listens(process: Process) -> None:
+def test_server_is_ready_when_it_prints_its_address(process: Process) -> None:
     process.start(python(SERVER))
     wait_ready(process)
     assert process.address == "127.0.0.1:7"
@@ -44,19 +44,19 @@ def test_a_server_is_ready_when_it_says_where_it_listens(process: Process) -> No
     assert process.exit_code() == -15
 
 
-def test_everything_it_says_is_in_its_log(process: Process) -> None:
+def test_all_output_is_in_the_log(process: Process) -> None:
     process.start(python("import sys; print('out'); print('error', file=sys.stderr); sys.exit(1)"))
     assert process.wait(60)
     with pytest.raises(StartError, match="it did not start") as failed:
         process.restart(python(SERVER), attempts=1)
-    assert "error" in str(failed.value), "its last words say why"
+    assert "error" in str(failed.value), "the error has the last lines of the output"
     assert failed.value.refused is None
-    # print() writes a line in two parts, so that lines of two outputs may come to stand within each other.
+    # print() writes a line in two parts, so lines of stdout and stderr may be interleaved.
     assert all(word in process.log.read_text() for word in ("out", "error"))
 
 
 @pytest.mark.parametrize(("line", "page"), [("open http://a:1/ ", "http://a:1/"), ("to open http://a:1/", None)])
-def test_page_is_read_from_an_environments_output(tmp_path: Path, line: str, page: str | None) -> None:
+def test_page_is_read_from_the_output_of_an_environment(tmp_path: Path, line: str, page: str | None) -> None:
     process = Process("client-0", tmp_path / "client-0.log", server=False)
     process.start(python(f"print('hello'); print({line!r})"))
     assert process.wait(60)
@@ -64,7 +64,7 @@ def test_page_is_read_from_an_environments_output(tmp_path: Path, line: str, pag
     assert process.page == page
 
 
-def test_a_refused_configuration_is_told_apart(process: Process) -> None:
+def test_refused_configuration_is_distinguished(process: Process) -> None:
     process.start(python("import sys; print('no such key', file=sys.stderr); sys.exit(2)"))
     assert process.wait(60)
     with pytest.raises(StartError) as failed:
@@ -72,7 +72,7 @@ def test_a_refused_configuration_is_told_apart(process: Process) -> None:
     assert "no such key" in (failed.value.refused or "")
 
 
-def test_its_last_words_are_not_those_of_an_earlier_run(tmp_path: Path) -> None:
+def test_log_tail_excludes_earlier_runs(tmp_path: Path) -> None:
     log = tmp_path / "it.log"
     log.write_text("an earlier mistake\n")
     process = Process("it", log)
@@ -82,9 +82,7 @@ def test_its_last_words_are_not_those_of_an_earlier_run(tmp_path: Path) -> None:
     assert "an earlier mistake" in log.read_text()
 
 
-def test_one_whose_start_a_signal_has_cut_short_can_be_waited_for(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_works_after_an_interrupted_start(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: threading.Thread) -> None:
         raise KeyboardInterrupt
 
@@ -93,10 +91,10 @@ def test_one_whose_start_a_signal_has_cut_short_can_be_waited_for(
         patch.setattr(threading.Thread, "start", interrupted)
         process.start(python(""))
     assert process.wait(60)
-    assert psutil.Process().num_fds() == before, "its output is closed, since nobody reads it"
+    assert psutil.Process().num_fds() == before, "its output is closed, because no thread reads it"
 
 
-def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
+def test_process_that_fails_repeatedly_is_given_up(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     for _ in range(MAX_FAILURES - 1):
@@ -108,7 +106,7 @@ def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
     assert process.restarts == MAX_FAILURES - 1
 
 
-def test_failures_before_a_long_life_do_not_count(process: Process) -> None:
+def test_failures_before_a_long_uptime_do_not_count(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     for _ in range(2):
@@ -122,7 +120,7 @@ def test_failures_before_a_long_life_do_not_count(process: Process) -> None:
     assert process.restarts == 2 * MAX_FAILURES
 
 
-def test_server_that_ends_before_it_is_ready_fails_however_long_it_took(process: Process) -> None:
+def test_server_that_ends_before_it_is_ready_has_failed(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     process.wait(60)
@@ -131,7 +129,7 @@ def test_server_that_ends_before_it_is_ready_fails_however_long_it_took(process:
         process.restart(failing, attempts=1)
 
 
-def test_ends_while_another_is_away_are_no_failures(process: Process) -> None:
+def test_ends_while_blocked_are_no_failures(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     for _ in range(2 * MAX_FAILURES):
@@ -141,7 +139,7 @@ def test_ends_while_another_is_away_are_no_failures(process: Process) -> None:
     assert process.restarts == 2 * MAX_FAILURES
 
 
-def test_server_is_late_from_when_all_that_it_needs_is_ready(process: Process) -> None:
+def test_server_is_late_only_after_its_dependencies_are_ready(process: Process) -> None:
     process.start(python("import signal; signal.pause()"))
     process._started_at -= 100.0
     assert (process.is_late(60.0), process.is_late(200.0)) == (True, False)
@@ -150,37 +148,37 @@ def test_server_is_late_from_when_all_that_it_needs_is_ready(process: Process) -
     assert "did not start within 60 s" in str(process.late_error(60.0))
 
 
-def test_a_refusal_is_told_without_the_log_before_it(process: Process) -> None:
-    said = "relaax-learner: the table does not fit:\n  give it more memory"
-    process.start(python(f"print('a line of its log'); print({said!r}); raise SystemExit({EXIT_REFUSED})"))
+def test_refusal_excludes_earlier_log_lines(process: Process) -> None:
+    printed = "relaax-learner: the table does not fit:\n  give it more memory"
+    process.start(python(f"print('a line of its log'); print({printed!r}); raise SystemExit({EXIT_REFUSED})"))
     process.wait(60)
     with pytest.raises(StartError) as refused:
         process.restart(python(""))
-    assert refused.value.refused == said.replace("\n", "\n  ")
+    assert refused.value.refused == printed.replace("\n", "\n  ")
     assert process.restarts == 0
 
 
-def test_a_failure_is_told_by_the_last_sentence_alone(process: Process) -> None:
-    said = "2026-01-01 relaax.client: connected\nOpenAI_Gym/main: the agent failed"
-    process.start(python(f"print({said!r}); raise SystemExit(1)"))
+def test_failure_is_reported_by_its_last_sentence(process: Process) -> None:
+    printed = "2026-01-01 relaax.client: connected\nOpenAI_Gym/main: the agent failed"
+    process.start(python(f"print({printed!r}); raise SystemExit(1)"))
     process.wait(60)
     assert process.printed_error() == "OpenAI_Gym/main: the agent failed"
     with pytest.raises(StartError, match="^it fails repeatedly: OpenAI_Gym/main: the agent failed$"):
         process.restart(python(""), 0)
 
 
-def test_killing_it_kills_what_it_started(process: Process) -> None:
+def test_kill_also_kills_child_processes(process: Process) -> None:
     child = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
     process.start(python(f"{child} print('child listening on 1.1.1.1:%d' % c.pid, flush=True); c.wait()"))
     wait_ready(process)
     pid = int((process.address or "").rpartition(":")[2])
     process.kill()
     assert process.wait(60)
-    wait_until(lambda: not _lives(pid), "its child has ended")
+    wait_until(lambda: not _is_alive(pid), "its child has ended")
 
 
-def test_what_is_left_of_the_last_life_does_not_disturb_the_next(process: Process, tmp_path: Path) -> None:
-    """Children of a killed server hold its output open until they end, in the middle of the next start perhaps."""
+def test_late_end_of_old_output_does_not_affect_a_restart(process: Process, tmp_path: Path) -> None:
+    """Children of a killed server keep its output open until they end, perhaps during the next start."""
     gate, opened = tmp_path / "gate", tmp_path / "opened"
     os.mkfifo(gate)
     child = f"open({str(gate)!r}).read(); open({str(opened)!r}, 'w').close()"
@@ -191,11 +189,11 @@ def test_what_is_left_of_the_last_life_does_not_disturb_the_next(process: Proces
     assert process.wait(60)
     go = tmp_path / "go"
     process.restart(python(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVER}"))
-    last_life = [thread for thread in threading.enumerate() if thread.name == process.name]
-    assert len(last_life) == 2, "both lives are listened to"
-    gate.write_text("")  # the child ends, and with it the output of the first life
-    last_life[0].join(60)
-    assert not last_life[0].is_alive()
+    readers = [thread for thread in threading.enumerate() if thread.name == process.name]
+    assert len(readers) == 2, "each start has a reader of its output"
+    gate.write_text("")  # the child ends, which closes the output of the first start
+    readers[0].join(60)
+    assert not readers[0].is_alive()
     go.write_text("")
     wait_ready(process)
     assert process.address == "127.0.0.1:7"
@@ -217,8 +215,8 @@ def test_output_that_a_child_holds_open_is_awaited_once(process: Process, monkey
         os.killpg(group, signal.SIGKILL)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
-def test_it_is_told_to_end_when_its_parent_is_killed(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent process")
+def test_process_is_terminated_if_its_parent_is_killed(processes: Processes, tmp_path: Path) -> None:
     parent = processes.start_python(
         f"""
 import signal, sys, time
@@ -234,23 +232,23 @@ signal.pause()
     )
     child = int(parent.wait_for_line("child ").split()[1])
     try:
-        assert _lives(child)
+        assert _is_alive(child)
         parent.kill()
-        wait_until(lambda: not _lives(child), "the child has ended")
+        wait_until(lambda: not _is_alive(child), "the child has ended")
     finally:
-        if _lives(child):
+        if _is_alive(child):
             psutil.Process(child).kill()
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def test_variables_that_set_keys_are_kept_from_it(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that it is given has their values already."""
+def test_variables_that_set_keys_are_not_passed_on(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration file of the process already has their values."""
     monkeypatch.setenv("RELAAX_RUN__CLIENTS", "9")
     monkeypatch.setenv("RELAAX_TOKEN", "secret")
     process.start(python("import os; print('it listening on', *(n for n in os.environ if n.startswith('RELAAX_')))"))

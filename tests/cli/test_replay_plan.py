@@ -1,4 +1,4 @@
-"""Which replay servers and learners `relaax run` starts, and which configurations it refuses."""
+"""The replay servers and learners that `relaax run` starts, and the configurations that it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 1}
 SECRET = "a-token-of-a-test-0123456789"
 
 
-def written(folder: Path, shards: int, learners: int, path: str = str(SOURCE), **sections: Any) -> str:
+def write_configuration(folder: Path, shards: int, learners: int, path: str = str(SOURCE), **sections: Any) -> str:
     document = {
         "relaax-replay-server": {"shards": shards, **sections.get("replay", {})},
         "relaax-learner": {"learners": learners, **sections.get("learner", {})},
@@ -41,11 +41,11 @@ def written(folder: Path, shards: int, learners: int, path: str = str(SOURCE), *
         (1, 2, {"bundle": True}, "relaax-learner.learners: 2, but with this configuration of replay_algorithm, each"),
     ],
 )
-def test_numbers_that_do_not_fit_the_algorithm(
+def test_wrong_number_of_servers_or_learners_is_refused(
     tmp_path: Path, shards: int, learners: int, algorithm: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        make_plan(written(tmp_path, shards, learners, algorithm=algorithm), [])
+        make_plan(write_configuration(tmp_path, shards, learners, algorithm=algorithm), [])
     assert str(refused.value).startswith(sentence)
 
 
@@ -56,15 +56,17 @@ def test_numbers_that_do_not_fit_the_algorithm(
         (0, 1, "relaax-learner.learners: 1, but the workers of da3c learn themselves: set it to 0"),
     ],
 )
-def test_an_algorithm_without_a_memory_has_neither(tmp_path: Path, shards: int, learners: int, sentence: str) -> None:
+def test_algorithm_without_replay_memory_has_no_replay_roles(
+    tmp_path: Path, shards: int, learners: int, sentence: str
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        make_plan(written(tmp_path, shards, learners, path="da3c"), [])
+        make_plan(write_configuration(tmp_path, shards, learners, path="da3c"), [])
     assert str(refused.value) == sentence
 
 
 @pytest.mark.parametrize(("learners", "bundle"), [(3, False), (0, True)])
-def test_numbers_that_fit(tmp_path: Path, learners: int, bundle: bool) -> None:
-    plan = make_plan(written(tmp_path, 2, learners, algorithm={"bundle": bundle}), [])
+def test_matching_number_of_servers_and_learners_is_accepted(tmp_path: Path, learners: int, bundle: bool) -> None:
+    plan = make_plan(write_configuration(tmp_path, 2, learners, algorithm={"bundle": bundle}), [])
     sections = plan.configuration.sections
     assert (REPLAY_SERVER.count(sections), LEARNER.count(sections)) == (2, learners)
 
@@ -74,16 +76,16 @@ def test_numbers_that_fit(tmp_path: Path, learners: int, bundle: bool) -> None:
     ["replay-server.bind", "replay-server.shard", "rlx-server.replay_server", "learner.parameter_server",
      "learner.replay_server"],
 )  # fmt: skip
-def test_addresses_are_the_runs_affair(tmp_path: Path, key: str) -> None:
+def test_addresses_are_refused_because_the_run_sets_them(tmp_path: Path, key: str) -> None:
     value = "1" if key.endswith("shard") else "localhost:1"
     with pytest.raises(ConfigurationError, match=rf"{key}: has no effect: `relaax run` chooses the ports itself"):
-        make_plan(written(tmp_path, 1, 1), [f"{key}={value}"])
+        make_plan(write_configuration(tmp_path, 1, 1), [f"{key}={value}"])
 
 
-def test_the_run_directory_has_what_each_process_is_started_with(tmp_path: Path) -> None:
+def test_run_directory_has_the_settings_of_each_process(tmp_path: Path) -> None:
     keys = {"replay_server_ca": "${here}/ca.pem", "parameter_server_ca": "ca.pem"}
     replay = {"tls_certificate": "c.pem", "tls_key": "k.pem", "tls_client_ca": "ca.pem", "shard": 3}
-    plan = make_plan(written(tmp_path, 1, 1, learner=keys, rlx=keys, replay=replay), [])
+    plan = make_plan(write_configuration(tmp_path, 1, 1, learner=keys, rlx=keys, replay=replay), [])
     assert plan.configuration.learner.replay_server_ca == str(tmp_path / "ca.pem")
     directory = RunDirectory(tmp_path / "run")
     directory.open(fresh=False, max_steps=1)
@@ -107,19 +109,19 @@ def test_each_role_gets_the_tokens_that_it_needs(tmp_path: Path, monkeypatch: py
     file.write_text(SECRET)
     file.chmod(0o600)
     monkeypatch.setenv(WORKERS_TOKEN, SECRET[::-1])
-    tokens = run_tokens(make_plan(written(tmp_path, 1, 1, replay={"token_file": str(file)}), []))
+    tokens = run_tokens(make_plan(write_configuration(tmp_path, 1, 1, replay={"token_file": str(file)}), []))
     assert tokens.of(REPLAY_SERVER) == {REPLAY_TOKEN: SECRET}
     for role in (LEARNER, RLX_SERVER):
         assert tokens.of(role) == {REPLAY_TOKEN: SECRET, WORKERS_TOKEN: SECRET[::-1]}
 
 
-def test_processes_are_told_of_each_other() -> None:
+def test_processes_get_the_addresses_of_each_other() -> None:
     addresses = {"parameter-server": ["h:1", "h:2"], "replay-server": ["h:3", "h:4"]}
     services = ["--parameter-server", "h:1,h:2", "--replay-server", "h:3,h:4"]
     assert RLX_SERVER.arguments(addresses, 0, 2) == services
     assert LEARNER.arguments(addresses, 0, 2) == [*services, "--learner", "0"]
     second = LEARNER.arguments(addresses, 1, 2)
     assert second[:-2] == [*services, "--learner", "1"]
-    assert second[-1] == "relaax-learner.status_bind=null", "one port cannot be that of two"
+    assert second[-1] == "relaax-learner.status_bind=null", "two learners cannot share a port"
     assert REPLAY_SERVER.arguments(addresses, 1, 2)[:2] == ["--shard", "1/2"]
     assert RLX_SERVER.arguments({**addresses, "replay-server": []}, 0, 1) == services[:2]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.test_replay_plan import written
+from cli.test_replay_plan import write_configuration
 
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.supervisor import Supervisor
@@ -28,7 +28,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervi
     silent = replace(roles.REPLAY_SERVER, module="support.silent_server")
     monkeypatch.setattr(roles, "ROLES", tuple(silent if role is roles.REPLAY_SERVER else role for role in roles.ROLES))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
-    with supervised(make_plan(written(tmp_path, 2, 2), []), tmp_path / "run") as supervisor:
+    with supervised(make_plan(write_configuration(tmp_path, 2, 2), []), tmp_path / "run") as supervisor:
         yield supervisor
 
 
