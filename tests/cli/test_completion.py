@@ -93,7 +93,7 @@ def test_tab_completes_a_configuration(name: str, tmp_path: Path) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """Return the words that bash would offer for the last word."""
+    """Return the words that bash would offer for the word under the cursor."""
     variables = {
         "_RELAAX_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(["relaax", *words]),

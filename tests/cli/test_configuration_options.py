@@ -116,7 +116,7 @@ def test_misspelt_key_is_refused_before_tensorflow_loads(processes: Processes, t
     for directory in ("runs/da3c_gym_cartpole", "mine"):
         options = [] if directory.startswith("runs") else ["--run-dir", directory, "--fresh"]
         (tmp_path / directory).mkdir(parents=True)
-        (tmp_path / directory / "configuration.yaml").write_text("what was there")
+        (tmp_path / directory / "configuration.yaml").write_text("an earlier run")
         command = processes.start(
             *(sys.executable, "-c", WITHOUT_TENSORFLOW, "run", "da3c_gym_cartpole", *options),
             *("--set", "algorithm.entropi_beta=1"),
@@ -124,7 +124,7 @@ def test_misspelt_key_is_refused_before_tensorflow_loads(processes: Processes, t
         )
         assert command.wait(60) == 2, command.report()
         assert command.stderr.startswith("relaax run: algorithm: unknown key 'entropi_beta'; did you mean 'entropy_be")
-        assert (tmp_path / directory / "configuration.yaml").read_text() == "what was there"
+        assert (tmp_path / directory / "configuration.yaml").read_text() == "an earlier run"
         assert [path.name for path in (tmp_path / directory).parent.glob("da3c*.*")] == []
 
 

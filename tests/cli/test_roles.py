@@ -1,4 +1,4 @@
-"""A row that is added to the table of roles is started, configured, checked, watched and ended."""
+"""A role that is added to the table of roles is configured, checked, started, watched and ended."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ TESTS = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A configuration with the section of the role, which is in the table meanwhile."""
+    """A configuration with the section of the added role, which is in the table during the test."""
     monkeypatch.setattr(roles, "ROLES", with_echo())
     monkeypatch.setitem(SECTIONS, ECHO.section, ECHO.model)
-    # The servers, which read the same configuration, have the row too.
+    # The servers read the same configuration, so their tables need the role too.
     (tmp_path / "sitecustomize.py").write_text("from support.echo_role import add\n\nadd()\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)]))
     file = tmp_path / "with_echoes.yaml"
@@ -52,48 +52,48 @@ def running(config: Path, tmp_path: Path) -> Iterator[Supervisor]:
         yield supervisor
 
 
-def heard(process: Process) -> str:
+def read_greeting(process: Process) -> str:
     assert process.address is not None
     host, _, port = process.address.rpartition(":")
     with closing(socket.create_connection((host, int(port)), 30)) as connection:
         return connection.makefile().readline().strip()
 
 
-def test_it_is_started_watched_and_ended(running: Supervisor) -> None:
+def test_added_role_is_started_watched_and_ended(running: Supervisor) -> None:
     echoes = running._processes["echo"]
     for number, echo in enumerate(echoes):
-        assert heard(echo) == f"good morning {number} of 2, {running.parameter_server_address}"
+        assert read_greeting(echo) == f"good morning {number} of 2, {running.parameter_server_address}"
     assert echoes[1].log.name == "echo-1.log"
     assert echoes[0].pid is not None
     os.kill(echoes[0].pid, signal.SIGKILL)
     wait_until(lambda: echoes[0].exit_code() is not None, "it has ended")
     watch_until_ready(running, echoes)
     assert echoes[0].restarts == 1
-    assert heard(echoes[0]).startswith("good morning 0 of 2")
+    assert read_greeting(echoes[0]).startswith("good morning 0 of 2")
     running.stop_training()
     assert all(echo.exit_code() is not None for echo in echoes)
     assert running.parameter_server.exit_code() is None
     running.stop_parameter_server()
 
 
-def test_its_section_is_checked(config: Path) -> None:
+def test_section_of_an_added_role_is_checked(config: Path) -> None:
     assert make_plan(str(config), ["echo.echoes=3"]).configuration.as_dict()["relaax-echo"]["echoes"] == 3
     with pytest.raises(ConfigurationError, match=r"relaax-echo: unknown key 'wort'; did you mean 'word'"):
         make_plan(str(config), ["echo.wort=x"])
 
 
-def test_doctor_looks_at_its_address(config: Path) -> None:
+def test_doctor_checks_the_address_of_an_added_role(config: Path) -> None:
     findings = [finding for name, finding in run_checks(Subject(str(config), ())) if name == "ports"]
     (finding,) = (each for each in findings if each.sentence.startswith("relaax-echo.bind"))
     assert finding.level is Severity.OK
 
 
 @pytest.mark.parametrize("procfile", sorted(bundled_folder("config").glob("*.Procfile")), ids=lambda path: path.stem)
-def test_procfiles_start_what_the_configuration_says(procfile: Path) -> None:
+def test_procfile_starts_the_configured_processes(procfile: Path) -> None:
     lines = (line.partition(":") for line in procfile.read_text().splitlines() if line and not line.startswith("#"))
     started = Counter((name, shlex.split(command)[0]) for name, _, command in lines)
     sections = make_plan(procfile.stem, []).configuration.sections
     for role in roles.relaax_roles():
-        # Further ones have the role's name and a number.
+        # Further processes of a role have its name and a number.
         mine = sum(command == role.command and name.startswith(role.name) for name, command in started)
         assert mine == role.count(sections), role.name

@@ -1,4 +1,4 @@
-"""`relaax run` from the command line to the last process: everything is real."""
+"""`relaax run` from the command line to the last process. All processes are real."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import signal, sys
 if "relaax.server.rlx_server.main" in sys.orig_argv:
     signal.pause()
 """
-LONGEST_END = 180.0  # a parameter server that compiles its kernels sees SIGTERM afterwards; it is given 120 s
+LONGEST_END = 180.0  # a parameter server handles SIGTERM only after it has compiled its kernels; its limit is 120 s
 SUMMARY_KEYS = {
     "status",
     "env_steps",
@@ -46,10 +46,10 @@ def manifests(directory: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted((directory / "checkpoints").rglob("manifest.json"))]
 
 
-def test_a_run_from_the_command_to_the_summary(runs: Runs, tmp_path: Path) -> None:
+def test_run_writes_summary_checkpoint_and_logs(runs: Runs, tmp_path: Path) -> None:
     run = runs.start(*SMALL, *NO_TARGET, "--max-steps", "3000", "--seed", "7", "--summary", tmp_path / "summary.json")
-    # Clients first: they are there while they load their libraries, and for a few seconds only once there are steps.
-    wait_until(lambda: len(run.of("client")) == 2, "both clients are there", PATIENCE)
+    # Clients first: they exist while they load their libraries, and then only for a few seconds of steps.
+    wait_until(lambda: len(run.of("client")) == 2, "both clients run", PATIENCE)
     wait_until(lambda: run.of("worker") or run.running.returncode is not None, "workers are seen", PATIENCE)
     assert run.running.wait(150) == 0, run.running.report()
     run.expect_nothing_left()
@@ -75,16 +75,16 @@ def test_a_run_from_the_command_to_the_summary(runs: Runs, tmp_path: Path) -> No
         "client-0.log",
         "client-1.log",
     }
-    assert run.running.lines == [], "--no-progress says nothing"
+    assert run.running.lines == [], "--no-progress prints no lines"
     for log in (run.directory / "logs").iterdir():
         assert "Traceback" not in log.read_text(), log
 
 
 @pytest.mark.slow
-def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs) -> None:
+def test_interrupted_run_saves_and_is_resumed(runs: Runs) -> None:
     run = runs.start(*SMALL)
     run.wait_for_steps(500)
-    wait_until(lambda: len(run.everything) >= 7, "the run, two servers, two clients, two workers are there")
+    wait_until(lambda: len(run.everything) >= 7, "the run, two servers, two clients and two workers are alive")
     started = time.monotonic()
     run.running.interrupt_group()
     assert run.running.wait(10) == 130, run.running.report()
@@ -95,7 +95,7 @@ def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs
     assert saved == summary["env_steps"] > 500
 
     again = runs.start(*SMALL)
-    status = again.wait_for(lambda status: True, "its parameter server is there")
+    status = again.wait_for(lambda status: True, "its parameter server answers")
     assert status.global_step >= saved
     assert status.episodes >= summary["episodes"]
     again.wait_for_steps(int(saved) + 100)
@@ -107,16 +107,18 @@ def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs
 
 
 @pytest.mark.slow
-def test_a_run_over_two_shards_survives_each_of_them_and_goes_on_with_one(runs: Runs) -> None:
+def test_run_survives_loss_of_each_shard_and_resumes_with_one(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "relaax-parameter-server.shards=2", "--set", "run.checkpoint_interval=1")
     run.wait_for_steps(200)
-    # Which was started first is shard 0. One that was told to end is started again like one that died.
+    # The shard that was started first is shard 0. A terminated shard is restarted like a killed one.
     for number, how in ((1, signal.SIGKILL), (1, signal.SIGTERM), (0, signal.SIGKILL)):
         shards = sorted(run.of("parameter-server"), key=lambda process: process.create_time())
         assert len(shards) == 2
         before = run.wait_for(lambda status: status.checkpoint_global_step > 0, "there is a checkpoint")
         shards[number].send_signal(how)
-        run.wait_for(lambda status, since=before: status.incarnation > since.incarnation, "a new incarnation began")
+        run.wait_for(
+            lambda status, since=before: status.incarnation > since.incarnation, "a new incarnation has started"
+        )
         run.wait_for_steps(before.global_step + 200)
     run.running.interrupt_group()
     assert run.running.wait(30) == 130, run.running.report()
@@ -133,7 +135,7 @@ def test_a_run_over_two_shards_survives_each_of_them_and_goes_on_with_one(runs: 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs, processes: Processes, tmp_path: Path) -> None:
+def test_reached_and_missed_targets_have_their_exit_codes(runs: Runs, processes: Processes, tmp_path: Path) -> None:
     reached = runs.start(*SMALL, "--target-return", "9")
     assert reached.running.wait(120) == 0, reached.running.report()
     assert reached.summary["status"] == "target_reached"
@@ -151,17 +153,17 @@ def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs, processes
     server = processes.start(*PARAMETER_SERVER, "--config", config, cwd=elsewhere)
     server.wait_for_address()
     assert server.stop() == 0
-    assert f"resuming from {aside}/checkpoints/" in server.stderr, "it serves its own checkpoints, and no other run's"
+    assert f"resuming from {aside}/checkpoints/" in server.stderr, "it serves the checkpoints of its own run only"
     fresh = runs.start(*SMALL, *NO_TARGET, "--max-steps", "1000", "--fresh")
     assert fresh.running.wait(120) == 0, fresh.running.report()
     (first, *_) = sorted((fresh.directory / "checkpoints").glob("[0-9]*"))
-    assert first.name.startswith("00000001-"), "it has begun anew"
+    assert first.name.startswith("00000001-"), "it did not resume"
     assert len(list(missed.directory.parent.glob("run.*"))) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_time_that_is_over_ends_a_run_in_order_and_the_next_start_goes_on(runs: Runs) -> None:
+def test_run_ends_at_max_time_and_is_resumed(runs: Runs) -> None:
     run = runs.start(*SMALL, "--target-return", "10000", "--max-time", "0.02m")
     assert run.running.wait(150) == 3, run.running.report()
     run.expect_nothing_left()
@@ -172,14 +174,14 @@ def test_time_that_is_over_ends_a_run_in_order_and_the_next_start_goes_on(runs: 
     again = runs.start(*SMALL, *NO_TARGET, "--max-time", "1")
     assert again.running.wait(150) == 0, again.running.report()
     assert again.summary["status"] == "max_time"
-    assert again.summary["env_steps"] > before["env_steps"], "it was resumed, and had a second of its own"
+    assert again.summary["env_steps"] > before["env_steps"], "it was resumed, and trained for one more second"
     assert again.summary["seconds"] < before["seconds"] + 60
     assert not list(run.directory.parent.glob("run.*"))
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_max_global_step_is_an_end_too(runs: Runs) -> None:
+def test_run_ends_at_max_global_step(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.max_global_step=2000")
     assert run.running.wait(120) == 0, run.running.report()
     assert run.summary["status"] == "max_steps"
@@ -187,7 +189,7 @@ def test_max_global_step_is_an_end_too(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_serves_one_run_at_a_time(runs: Runs) -> None:
+def test_directory_in_use_is_refused_by_a_second_run(runs: Runs) -> None:
     run = runs.start(*SMALL)
     run.wait_for_steps(0)
     second = runs.start(*SMALL)
@@ -198,20 +200,20 @@ def test_a_directory_serves_one_run_at_a_time(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_process(runs: Runs) -> None:
+def test_killed_run_leaves_no_process(runs: Runs) -> None:
     run = runs.start(*SMALL)
     run.wait_for_steps(200)
-    wait_until(lambda: len(run.everything) >= 7, "the run, two servers, two clients, two workers are there")
+    wait_until(lambda: len(run.everything) >= 7, "the run, two servers, two clients and two workers are alive")
     run.running.kill()
     run.expect_nothing_left(60)
-    assert manifests(run.directory), "the parameter server was told to end, and saved"
+    assert manifests(run.directory), "the parameter server was terminated, and saved"
 
 
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGHUP))],
 )
-def test_an_interrupt_while_everything_starts_ends_it_all_the_same(
+def test_interrupt_during_the_start_ends_the_run(
     runs: Runs, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
@@ -227,7 +229,7 @@ def test_an_interrupt_while_everything_starts_ends_it_all_the_same(
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 @pytest.mark.parametrize("reader", ["| head -1", "2>&1 | head -1"])
-def test_an_output_that_nobody_reads_ends_no_run(processes: Processes, tmp_path: Path, reader: str) -> None:
+def test_closed_output_does_not_end_the_run(processes: Processes, tmp_path: Path, reader: str) -> None:
     script = f'"$@" {reader}; exit "${{PIPESTATUS[0]}}"'
     options = ("--clients", "1", *NO_TARGET, "--max-steps", "500", "--run-dir", tmp_path / "run")
     command = processes.start("bash", "-c", script, "bash", *RELAAX, "run", "da3c_gym_cartpole", *options)
@@ -237,14 +239,14 @@ def test_an_output_that_nobody_reads_ends_no_run(processes: Processes, tmp_path:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "max_steps"
 
 
-def test_a_refusal_that_cannot_be_said_is_one_all_the_same(processes: Processes) -> None:
+def test_refusal_without_output_keeps_its_exit_code(processes: Processes) -> None:
     command = processes.start("bash", "-c", '"$@" 2>/dev/full', "bash", *RELAAX, "run", "missing/file.yaml")
     assert command.wait(60) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_behind_nohup_a_run_does_without_its_terminal(processes: Processes, tmp_path: Path) -> None:
+def test_run_under_nohup_survives_the_hangup(processes: Processes, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     options = ("--clients", "1", *NO_TARGET, "--max-time", "3", "--run-dir", directory)
     command = processes.start("nohup", *RELAAX, "run", "da3c_gym_cartpole", *options)
@@ -256,7 +258,7 @@ def test_behind_nohup_a_run_does_without_its_terminal(processes: Processes, tmp_
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_environments_that_fail_again_and_again_end_the_run(runs: Runs, tmp_path: Path) -> None:
+def test_environments_that_fail_repeatedly_end_the_run(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('no simulator answers')")
     run = runs.start(*SMALL, "--set", f"run.environment={tmp_path / 'mine.py'}")
     assert run.running.wait(150) == 1, run.running.report()
@@ -264,22 +266,22 @@ def test_environments_that_fail_again_and_again_end_the_run(runs: Runs, tmp_path
     run.expect_nothing_left()
 
 
-def test_a_misspelt_environment_moves_no_run_aside(runs: Runs, tmp_path: Path) -> None:
+def test_misspelt_environment_moves_no_run_aside(runs: Runs, tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / "checkpoints" / "00000001-9-f1"
     checkpoint.mkdir(parents=True)
-    (tmp_path / "run" / "configuration.yaml").write_text("of the run before")
+    (tmp_path / "run" / "configuration.yaml").write_text("an earlier run")
     run = runs.start(*SMALL, "--fresh", "--set", "run.name=CartPoel-v1", "--summary", tmp_path / "summary.json")
     assert run.running.wait(60) == 2, run.running.report()
     assert list(tmp_path.glob("run*")) == [tmp_path / "run"]
     assert not (tmp_path / "summary.json").exists()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoints", "configuration.yaml"]
-    assert (tmp_path / "run" / "configuration.yaml").read_text() == "of the run before"
+    assert (tmp_path / "run" / "configuration.yaml").read_text() == "an earlier run"
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
-    one_each = ("--envs-per-client", "1")  # two of them may be one step past what is enough
+def test_environments_that_finish_end_the_run(runs: Runs) -> None:
+    one_each = ("--envs-per-client", "1")  # two environments may exceed the limit by one step
     run = runs.start(*SMALL, *one_each, *NO_TARGET, "--set", "run.arguments=['--steps', '400']")
     assert run.running.wait(150) == 0, run.running.report()
     assert 600 <= run.summary["env_steps"] <= 800
@@ -287,7 +289,7 @@ def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["da3c_gym_cartpol"], ["da3c_gym_cartpol", "da3c_gym_cartpole"]),
         (["missing/file.yaml"], ["missing/file.yaml"]),
@@ -298,19 +300,19 @@ def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
         (["da3c_gym_cartpole", "--set", "run.name=CartPoel-v1"], ["'CartPoel-v1'; the nearest is 'CartPole-v1'"]),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_sentence(
-    processes: Processes, tmp_path: Path, arguments: list[str], said: list[str]
+def test_invalid_run_is_refused_in_one_sentence(
+    processes: Processes, tmp_path: Path, arguments: list[str], expected: list[str]
 ) -> None:
     command = processes.start(*RELAAX, "run", *arguments, "--run-dir", tmp_path / "run")
     assert command.wait(60) == 2, command.report()
     assert "Traceback" not in command.stderr
     (sentence,) = [line for line in command.stderr.splitlines() if line.startswith("relaax run: ")]
-    for words in said:
+    for words in expected:
         assert words in sentence
-    assert not (tmp_path / "run").exists(), "nothing was begun"
+    assert not (tmp_path / "run").exists(), "the run was not started"
 
 
-def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> None:
+def test_unknown_key_of_the_algorithm_is_refused(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.entropy_bta=0.1")
     assert run.running.wait(150) == 2, run.running.report()
     assert "'entropy_bta'" in run.running.stderr
@@ -321,7 +323,7 @@ def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["relaax-parameter-server", "relaax-rlx-server"])
-def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs: Runs, server: str) -> None:
+def test_missing_device_ends_the_run_with_the_server_error(runs: Runs, server: str) -> None:
     run = runs.start(*SMALL, "--set", f"{server}.device=gpu:99")
     assert run.running.wait(150) == 2, run.running.report()
     assert f"{server}.device: gpu:99 was asked for, but TensorFlow finds " in run.running.stderr
@@ -331,22 +333,22 @@ def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run_with_its_sentence(runs: Runs) -> None:
+def test_wrong_action_size_ends_the_run_with_one_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.action_size=5")
     assert run.running.wait(150) == 2, run.running.report()
     sentence = "algorithm.action_size is 5, the client's action space is Discrete(2)"
     assert run.running.stderr.count(sentence) == 1
-    assert "started again" not in run.running.stderr
+    assert "was restarted" not in run.running.stderr
     run.expect_nothing_left()
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
-def test_an_environment_that_the_algorithm_cannot_handle_ends_the_run_with_its_sentence(runs: Runs) -> None:
+def test_unsupported_space_ends_the_run_with_one_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
     assert run.running.wait(150) == 2, run.running.report()
     assert "da3c_cont cannot handle the action space Discrete(2); it handles Box of real numbers" in run.running.stderr
-    assert "started again" not in run.running.stderr
+    assert "was restarted" not in run.running.stderr
     assert "Traceback" not in run.running.stderr
     run.expect_nothing_left()
 
@@ -358,7 +360,7 @@ def test_every_command_has_help(processes: Processes, arguments: list[str]) -> N
     assert any(line.startswith("Usage: relaax") for line in command.lines)
 
 
-def test_version(processes: Processes) -> None:
+def test_version_is_printed(processes: Processes) -> None:
     from relaax import __version__
 
     command = processes.start(*RELAAX, "version")
@@ -366,9 +368,7 @@ def test_version(processes: Processes) -> None:
     assert command.lines == [__version__]
 
 
-def test_names_for_clients_and_no_token_would_let_its_own_clients_in_nowhere(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_clients_file_without_a_token_is_refused(processes: Processes, tmp_path: Path) -> None:
     clients, directory = tmp_path / "clients.yaml", tmp_path / "run"
     clients.write_text("{}")
     named = ("--set", f"relaax-rlx-server.clients_file={clients}")

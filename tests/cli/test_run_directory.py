@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind: resumed, moved aside, locked."""
+"""The directory of a run: resumed, moved aside, locked and written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from relaax.hosting.loader import find_algorithm
 CONFIG = "da3c_gym_cartpole"
 
 
-def a_run(path: Path, status: str | None = None, env_steps: int = 1000) -> None:
-    """What a run left: a configuration, a checkpoint, and a summary where it has one."""
+def write_run(path: Path, status: str | None = None, env_steps: int = 1000) -> None:
+    """Write the directory of a run: a configuration, a checkpoint, and a summary if `status` is given."""
     directory = RunDirectory(path)
     directory.open(fresh=False, max_steps=env_steps)
     directory.write_configuration(make_plan(CONFIG, []))
@@ -34,8 +34,8 @@ def a_run(path: Path, status: str | None = None, env_steps: int = 1000) -> None:
     directory.close()
 
 
-def opened(path: Path, fresh: bool = False, max_steps: int = 1) -> str:
-    """What the user is told."""
+def open_message(path: Path, fresh: bool = False, max_steps: int = 1) -> str:
+    """Open and close a run directory; return the message for the user."""
     directory = RunDirectory(path)
     try:
         return directory.open(fresh, max_steps)
@@ -44,8 +44,8 @@ def opened(path: Path, fresh: bool = False, max_steps: int = 1) -> str:
 
 
 def is_resumed(path: Path, max_steps: int = 10_000, fresh: bool = False) -> bool:
-    """Whether the next run finds the checkpoint where it was; if not, that it was moved and not lost."""
-    sentence = opened(path, fresh, max_steps)
+    """Return whether the next run resumes; if not, check that the old run was moved aside and not lost."""
+    sentence = open_message(path, fresh, max_steps)
     resumed = (path / "checkpoints" / "one").exists()
     assert ("resuming" in sentence) == resumed
     if not resumed:
@@ -56,7 +56,7 @@ def is_resumed(path: Path, max_steps: int = 10_000, fresh: bool = False) -> bool
 
 
 @pytest.mark.parametrize("place", [{"checkpoint_dir": "there"}, {"checkpoint_aws_s3": ["bucket", "key"]}, {}])
-def test_a_replay_memory_is_kept_here_if_it_is_kept_at_all(tmp_path: Path, place: dict[str, Any]) -> None:
+def test_replay_checkpoints_are_kept_in_the_run_directory(tmp_path: Path, place: dict[str, Any]) -> None:
     document = {
         "relaax-replay-server": {"shards": 1, **place},
         "relaax-learner": {"learners": 1},
@@ -77,41 +77,41 @@ def test_a_replay_memory_is_kept_here_if_it_is_kept_at_all(tmp_path: Path, place
     assert (settings.checkpoint_dir, settings.checkpoint_aws_s3) == (expected, None)
 
 
-def test_a_memory_without_a_checkpoint_of_parameters_goes_with_its_run(tmp_path: Path) -> None:
+def test_replay_memory_without_a_checkpoint_is_deleted(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open(fresh=False, max_steps=1)
     directory.write_configuration(make_plan(CONFIG, []))
     (directory.replay / "shard-0-of-1").mkdir(parents=True)
     directory.close()
-    assert "resuming" not in opened(tmp_path / "run")
+    assert "resuming" not in open_message(tmp_path / "run")
     assert not directory.replay.exists()
 
 
 @pytest.mark.parametrize("status", [None, "interrupted", "failed"])
-def test_an_unfinished_run_is_resumed(tmp_path: Path, status: str | None) -> None:
-    a_run(tmp_path / "run", status)
+def test_unfinished_run_is_resumed(tmp_path: Path, status: str | None) -> None:
+    write_run(tmp_path / "run", status)
     assert is_resumed(tmp_path / "run")
 
 
-def test_a_finished_run_is_moved_aside(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "target_reached")
+def test_finished_run_is_moved_aside(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "target_reached")
     assert not is_resumed(tmp_path / "run")
 
 
-def test_a_run_that_stopped_at_a_limit_goes_on_under_a_higher_one(tmp_path: Path) -> None:
-    a_run(tmp_path / "lower", "max_steps", 1000)
+def test_run_that_reached_a_limit_resumes_under_a_higher_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "lower", "max_steps", 1000)
     assert is_resumed(tmp_path / "lower", max_steps=1001)
-    a_run(tmp_path / "same", "max_steps", 1000)
+    write_run(tmp_path / "same", "max_steps", 1000)
     assert not is_resumed(tmp_path / "same", max_steps=1000)
 
 
-def test_a_run_whose_time_was_over_goes_on(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "max_time", 1000)
+def test_run_that_reached_its_time_limit_is_resumed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "max_time", 1000)
     assert is_resumed(tmp_path / "run")
 
 
-def test_an_unfinished_run_of_another_task_is_refused_and_left_alone(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "interrupted")
+def test_unfinished_run_of_another_task_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "interrupted")
     other = make_plan("da3c_gym_acrobot", [])
     with pytest.raises(
         ConfigurationError, match="unfinished run of name CartPole-v1, not of name Acrobot-v1: --run-dir"
@@ -122,15 +122,15 @@ def test_an_unfinished_run_of_another_task_is_refused_and_left_alone(tmp_path: P
     directory.close()
 
 
-def test_a_run_that_left_no_checkpoint_stands_in_nobodys_way(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "failed")
+def test_run_without_a_checkpoint_does_not_block_another_task(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "failed")
     (tmp_path / "run" / "checkpoints" / "one").rename(tmp_path / "run" / "checkpoints" / "lease.json")
     directory = RunDirectory(tmp_path / "run")
     assert directory.open(False, 10_000, make_plan("da3c_gym_acrobot", []).task) == f"run directory {tmp_path / 'run'}"
     directory.close()
 
 
-def test_a_promised_summary_leaves_no_file_before_it_is_kept(tmp_path: Path) -> None:
+def test_summary_check_creates_no_file(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.check_summary_writable(tmp_path / "summary.json")
     with pytest.raises(ConfigurationError, match="--summary"):
@@ -145,10 +145,8 @@ def test_a_promised_summary_leaves_no_file_before_it_is_kept(tmp_path: Path) -> 
         ("run.wrappers=[ClipReward: {max_reward: 1}]", "wrappers []", 'wrappers [{"ClipReward": {"max_reward": 1}}]'),
     ],
 )
-def test_an_environment_that_is_made_otherwise_is_another_task(
-    tmp_path: Path, key: str, before: str, wanted: str
-) -> None:
-    a_run(tmp_path / "run", "interrupted")
+def test_other_keys_of_the_environment_are_another_task(tmp_path: Path, key: str, before: str, wanted: str) -> None:
+    write_run(tmp_path / "run", "interrupted")
     with pytest.raises(ConfigurationError) as refused:
         RunDirectory(tmp_path / "run").open(False, 10_000, make_plan(CONFIG, [key]).task)
     assert f"unfinished run of {before}, not of {wanted}: --run-dir" in str(refused.value)
@@ -161,55 +159,55 @@ def test_an_environment_that_is_made_otherwise_is_another_task(
     directory.close()
 
 
-def test_fresh_begins_anew_whatever_was_there(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "interrupted")
+def test_unfinished_run_is_not_resumed_if_fresh(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "interrupted")
     assert not is_resumed(tmp_path / "run", fresh=True)
 
 
-def test_two_runs_moved_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
+def test_runs_moved_aside_in_one_second_have_different_names(tmp_path: Path) -> None:
     for _ in range(3):
-        a_run(tmp_path / "run", "target_reached")
+        write_run(tmp_path / "run", "target_reached")
         directory = RunDirectory(tmp_path / "run")
         directory.open(fresh=False, max_steps=1)
         directory.close()
     assert len(list(tmp_path.glob("run.*"))) == 3
 
 
-def test_a_damaged_summary_is_that_of_an_unfinished_run(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "target_reached")
+def test_run_with_a_damaged_summary_is_resumed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "target_reached")
     (tmp_path / "run" / "summary.json").write_text('{"status": "targ')
     assert is_resumed(tmp_path / "run")
 
 
-def test_a_summary_is_gone_while_the_next_run_goes_on(tmp_path: Path) -> None:
-    a_run(tmp_path / "run", "interrupted")
+def test_summary_is_deleted_when_a_run_is_resumed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "interrupted")
     assert is_resumed(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-def test_file_system_without_locks_is_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: object, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(ConfigurationError, match="no file locks .No locks available.: mount it with locks") as refused:
-        opened(tmp_path / "run", fresh=True)
+        open_message(tmp_path / "run", fresh=True)
     assert "another run" not in str(refused.value)
     with pytest.raises(StoreError, match="lock: its file system has no file locks .No locks available.: mount it"):
         LocalStore(tmp_path).put_if("lease.json", b"x", None)
 
 
-def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_in_use_is_refused_and_unchanged(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path / "run")
     first.open(fresh=False, max_steps=1)
     with pytest.raises(ConfigurationError, match="in use by another run; --run-dir"):
-        opened(tmp_path / "run", fresh=True)
+        open_message(tmp_path / "run", fresh=True)
     assert list(tmp_path.iterdir()) == [tmp_path / "run"]
     first.close()
-    opened(tmp_path / "run")
+    open_message(tmp_path / "run")
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="run directory .*/run cannot be (opened|prepared): "):
@@ -217,13 +215,13 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"run directory .*file/run"):
         RunDirectory(tmp_path / "file" / "run").open(fresh=False, max_steps=1)
 
 
-def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
+def test_written_configuration_has_the_overrides(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open(fresh=False, max_steps=1)
     directory.close()
@@ -244,10 +242,10 @@ def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [shutil.move, shutil.copytree])
-def test_a_run_that_was_moved_or_copied_names_its_own_folders(
+def test_moved_or_copied_run_names_its_own_folders(
     tmp_path: Path, how: Callable[[Path, Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_run(tmp_path / "run", "target_reached")
+    write_run(tmp_path / "run", "target_reached")
     how(tmp_path / "run", tmp_path / "another")
     monkeypatch.chdir("/")
     server = load_configuration(tmp_path / "another" / "configuration.yaml").parameter_server
@@ -256,7 +254,7 @@ def test_a_run_that_was_moved_or_copied_names_its_own_folders(
     assert str(tmp_path) not in (tmp_path / "another" / "configuration.yaml").read_text()
 
 
-def test_an_algorithm_in_the_run_directory_goes_with_it(tmp_path: Path) -> None:
+def test_algorithm_in_the_run_directory_has_a_relative_path(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     algorithm = tmp_path / "run" / "mine.py"
     keys = "class Config(ConfigBase):\n    model_config = {'extra': 'allow'}\n"
@@ -268,7 +266,7 @@ def test_an_algorithm_in_the_run_directory_goes_with_it(tmp_path: Path) -> None:
     assert find_algorithm(found.algorithm_path, found.folder) == algorithm
 
 
-def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> None:
+def test_summary_is_also_written_to_the_requested_file(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open(fresh=False, max_steps=1)
     directory.close()
@@ -278,10 +276,12 @@ def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(SummaryNotWritten, match=r"cannot be written to .*file/summary.json: File exists"):
         directory.write_summary({"status": "interrupted"}, tmp_path / "file" / "summary.json")
-    assert json.loads(directory.summary.read_text()) == {"status": "interrupted"}, "the other one is written"
+    assert json.loads(directory.summary.read_text()) == {"status": "interrupted"}, (
+        "the summary of the run directory is still written"
+    )
 
 
-def test_a_summary_that_was_promised_leaves_no_empty_file_and_changes_none(tmp_path: Path) -> None:
+def test_summary_check_does_not_change_existing_files(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.check_summary_writable(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
@@ -290,7 +290,7 @@ def test_a_summary_that_was_promised_leaves_no_empty_file_and_changes_none(tmp_p
     assert (tmp_path / "old.json").read_text() == "{}"
 
 
-def test_a_summary_goes_through_a_link_and_into_what_is_no_plain_file(tmp_path: Path) -> None:
+def test_summary_is_written_through_links_and_to_devices(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     (tmp_path / "link.json").symlink_to("file.json")
     directory.write_summary({"status": "failed"}, tmp_path / "link.json")
@@ -301,7 +301,7 @@ def test_a_summary_goes_through_a_link_and_into_what_is_no_plain_file(tmp_path: 
 
 
 @pytest.mark.parametrize("summary", ["[]", "{}", '{"status": "max_steps", "env_steps": null}'])
-def test_a_summary_that_is_none_finishes_no_run(tmp_path: Path, summary: str) -> None:
-    a_run(tmp_path / "run")
+def test_run_with_an_invalid_summary_is_resumed(tmp_path: Path, summary: str) -> None:
+    write_run(tmp_path / "run")
     (tmp_path / "run" / "summary.json").write_text(summary)
     assert is_resumed(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What `relaax run` makes of a disk that takes nothing more: full, read-only, or with a limit."""
+"""`relaax run` on a disk that is full, read-only or limited."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from support.run import PATIENCE, Run, Runs
 pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server", "relaax/checkpoint")
 
 CONFIG = "da3c_gym_cartpole"
-Trouble = Callable[[], None]
-of_what_writes = pytest.mark.checks(
+Cause = Callable[[], None]
+checks_of_writers = pytest.mark.checks(
     *("relaax/cli/run", "relaax/checkpoint", "relaax/files.py"),
     *("relaax/server/parameter_server", "relaax/supervision"),
 )
 
 
 @pytest.fixture(params=["No space left on device", "Read-only file system", "File too large"])
-def trouble(request: pytest.FixtureRequest, disk: Disk) -> Iterator[tuple[str, Trouble]]:
-    """What the system says, and what brings it about on `disk`."""
+def disk_error(request: pytest.FixtureRequest, disk: Disk) -> Iterator[tuple[str, Cause]]:
+    """An error text of the operating system, and a function that causes the error on `disk`."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     causes = {
         "No space left on device": disk.fill,
@@ -49,8 +49,8 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_summary_that_cannot_be_written_leaves_what_was_there(disk: Disk, trouble: tuple[str, Trouble]) -> None:
-    words, cause = trouble
+def test_failed_summary_write_keeps_the_old_summary(disk: Disk, disk_error: tuple[str, Cause]) -> None:
+    words, cause = disk_error
     directory, also = RunDirectory(disk.path / "run"), disk.path / "summary.json"
     directory.path.mkdir()
     directory.write_summary({"status": "interrupted"}, also)
@@ -61,11 +61,11 @@ def test_a_summary_that_cannot_be_written_leaves_what_was_there(disk: Disk, trou
     for path in (directory.summary, also):
         assert f"the summary cannot be written to {path}: {words}" in str(error.value)
         assert json.loads(path.read_text()) == {"status": "interrupted"}
-    assert files(disk.path) - {"filling"} == before, "nothing is left aside"
+    assert files(disk.path) - {"filling"} == before, "no temporary file is left"
 
 
-def test_a_configuration_that_cannot_be_written_leaves_what_was_there(disk: Disk, trouble: tuple[str, Trouble]) -> None:
-    words, cause = trouble
+def test_failed_configuration_write_keeps_the_old_file(disk: Disk, disk_error: tuple[str, Cause]) -> None:
+    words, cause = disk_error
     directory = RunDirectory(disk.path)
     directory.write_configuration(make_plan(CONFIG, []))
     before = directory.configuration.read_text()
@@ -76,7 +76,7 @@ def test_a_configuration_that_cannot_be_written_leaves_what_was_there(disk: Disk
     assert files(disk.path) - {"filling"} == {"configuration.yaml"}
 
 
-def test_a_run_directory_on_a_disk_that_is_read_only_is_refused_in_a_sentence(disk: Disk) -> None:
+def test_run_directory_on_a_read_only_disk_is_refused(disk: Disk) -> None:
     directory = RunDirectory(disk.path / "run")
     directory.open(fresh=False, max_steps=1)
     directory.write_summary({"status": "interrupted"}, None)
@@ -89,8 +89,8 @@ def test_a_run_directory_on_a_disk_that_is_read_only_is_refused_in_a_sentence(di
 
 
 @pytest.mark.parametrize("server", [True, False])
-def test_a_process_whose_log_is_full_goes_on(disk: Disk, server: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """One that prints to a full disk would end with an error, or wait for ever for somebody who reads."""
+def test_process_continues_if_its_log_is_full(disk: Disk, server: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Writing directly to a full disk would end the process; a pipe without a reader would block it."""
     process = Process("it", disk.path / "it.log", server=server)
     disk.fill()
     code = "print('it listening on 1.1.1.1:1')\nfor line in range(3000): print('x' * 99)\nopen('/dev/stdin').read()"
@@ -102,12 +102,12 @@ def test_a_process_whose_log_is_full_goes_on(disk: Disk, server: bool, caplog: p
     ]
     assert process.address == ("1.1.1.1:1" if server else None)
     disk.free()
-    process.start([sys.executable, "-c", "print('there is room')"])
+    process.start([sys.executable, "-c", "print('there is space')"])
     assert process.wait(60)
-    assert process.log_tail().endswith("there is room")
+    assert process.log_tail().endswith("there is space")
 
 
-def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+def test_process_starts_without_its_log(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     disk.protect()
     process = Process("it", disk.path / "it.log")
     process.start([sys.executable, "-c", "print('hello')"])
@@ -117,7 +117,7 @@ def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.Log
     assert "Read-only file system; the output of it is lost" in caplog.text
 
 
-def test_last_words_that_found_no_room_are_not_passed_over(disk: Disk) -> None:
+def test_log_tail_reports_output_lost_to_a_full_disk(disk: Disk) -> None:
     process = Process("it", disk.path / "it.log", server=True)
     disk.fill()
     process.start([sys.executable, "-c", "raise SystemExit('why it ended')"])
@@ -126,7 +126,7 @@ def test_last_words_that_found_no_room_are_not_passed_over(disk: Disk) -> None:
 
 
 def fill_until_late(run: Run, disk: Disk) -> None:
-    """Fill the disk until a checkpoint fails: the deletion of an old one makes room again."""
+    """Fill the disk repeatedly until a checkpoint fails, because deleted checkpoints free space."""
 
     def is_late(status: Any) -> bool:
         disk.fill()
@@ -140,7 +140,7 @@ def manifests(run: Run) -> list[int]:
 
 
 def expect_lost(run: Run, code: int, words: str) -> str:
-    """The outcome says what is lost and why, and fails; the sentence."""
+    """Check that the run fails and reports its lost steps and the cause; return that sentence."""
     assert run.running.wait(300) == code, run.running.report()
     run.expect_nothing_left()
     assert "Traceback" not in run.running.stderr
@@ -152,28 +152,28 @@ def expect_lost(run: Run, code: int, words: str) -> str:
 
 
 def expect_resumed(runs: Runs, run: Run, *options: str) -> None:
-    """The same command goes on at the last checkpoint, and comes to its end."""
+    """Check that the same command resumes at the last checkpoint and finishes."""
     saved = max(manifests(run))
     again = runs.start(*options, directory=run.directory)
     assert again.running.wait(300) == 0, again.running.report()
     assert f"at global step {saved}" in again.log("parameter-server")
     assert again.summary["env_steps"] > saved
     assert (again.summary["lost_steps"], again.summary["error"]) == (0, None)
-    assert not list(run.directory.parent.glob("run.*")), "nothing was moved aside"
+    assert not list(run.directory.parent.glob("run.*")), "no run was moved aside"
 
 
 @pytest.mark.slow
-@of_what_writes
-def test_a_run_that_reaches_its_end_on_a_full_disk_has_failed_and_is_resumed(runs: Runs, tmp_path: Path) -> None:
+@checks_of_writers
+def test_run_that_ends_on_a_full_disk_fails_and_is_resumed(runs: Runs, tmp_path: Path) -> None:
     options = ("--clients", "1", "--set", "run.target_return=null", "--set", "run.checkpoint_interval=1")
-    with small_disk(tmp_path / "disk", "250k") as disk:  # room for two checkpoints
+    with small_disk(tmp_path / "disk", "250k") as disk:  # space for two checkpoints
         run = runs.start(*options, "--max-time", "8", directory=disk.path / "run")
         sentence = expect_lost(run, 1, "No space left on device")
         late = [line for line in run.running.lines if line.startswith("the checkpoint is late (the last: step ")]
         assert len(late) == 1
         assert late[0].endswith("No space left on device")
         (outcome,) = [line for line in run.running.lines if line.startswith("failed: ")]
-        if (run.directory / "summary.json").exists():  # it may have found room
+        if (run.directory / "summary.json").exists():  # it may have fitted on the disk
             assert run.summary["status"] == "failed"
             assert sentence.endswith(run.summary["error"])
             assert f"{run.summary['env_steps']:,} steps" in outcome
@@ -182,10 +182,10 @@ def test_a_run_that_reaches_its_end_on_a_full_disk_has_failed_and_is_resumed(run
 
 
 @pytest.mark.slow
-@of_what_writes
+@checks_of_writers
 @pytest.mark.parametrize("how", ["full", "read-only", "limit"])
-def test_a_disk_that_takes_no_more_in_the_middle(runs: Runs, tmp_path: Path, how: str) -> None:
-    """The run trains on, says so when it is interrupted, and is resumed when the disk is well again."""
+def test_run_whose_disk_fails_loses_steps_and_is_resumed(runs: Runs, tmp_path: Path, how: str) -> None:
+    """The run continues, reports its lost steps when interrupted, and is resumed after the disk is repaired."""
     options = ("--clients", "1", "--set", "run.target_return=null", "--set", "run.checkpoint_interval=1")
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(
@@ -215,9 +215,9 @@ def test_a_disk_that_takes_no_more_in_the_middle(runs: Runs, tmp_path: Path, how
 
 
 @pytest.mark.slow
-@of_what_writes
-def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "16m") as disk:  # room for all checkpoints that are kept, however many there are
+@checks_of_writers
+def test_space_freed_during_the_last_retry_loses_no_steps(runs: Runs, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "16m") as disk:  # space for all checkpoints that are kept
         run = runs.start("--clients", "1", "--set", "run.checkpoint_interval=1", directory=disk.path / "run")
         run.wait_for(lambda status: status.global_step > 500, "it trains")
         fill_until_late(run, disk)
@@ -230,7 +230,7 @@ def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, tmp_path
 
 
 @pytest.mark.slow
-def test_a_parameter_server_that_is_killed_at_the_very_end_has_lost_steps(runs: Runs, tmp_path: Path) -> None:
+def test_parameter_server_killed_at_the_end_loses_steps(runs: Runs, tmp_path: Path) -> None:
     run = runs.start("--clients", "1", "--set", "run.checkpoint_interval=1")
     status = run.wait_for(lambda status: status.checkpoint_global_step, "there is a checkpoint")
     run.wait_for_steps(status.global_step + 500)
@@ -250,7 +250,7 @@ def test_a_parameter_server_that_is_killed_at_the_very_end_has_lost_steps(runs: 
 
 
 @pytest.mark.slow
-def test_a_summary_that_was_promised_and_cannot_be_written_is_a_failure(runs: Runs) -> None:
+def test_run_fails_if_its_summary_cannot_be_written(runs: Runs) -> None:
     options = ("--clients", "1", "--set", "run.target_return=null", "--max-steps", "300", "--summary", "/dev/full")
     run = runs.start(*options)
     assert run.running.wait(150) == 1, run.running.report()
@@ -261,10 +261,10 @@ def test_a_summary_that_was_promised_and_cannot_be_written_is_a_failure(runs: Ru
 
 
 @pytest.mark.slow
-@of_what_writes
+@checks_of_writers
 @pytest.mark.parametrize("pages", [0, 1, 2, 3])
-def test_a_run_that_begins_on_a_full_disk_says_so(runs: Runs, tmp_path: Path, pages: int) -> None:
-    """Wherever the room ends: at the configuration, at a log, at the lease."""
+def test_run_that_starts_on_a_full_disk_names_the_cause(runs: Runs, tmp_path: Path, pages: int) -> None:
+    """The disk becomes full at the configuration, at a log or at the lease."""
     with small_disk(tmp_path / "disk", f"{4 * pages or 4}k") as disk:
         if not pages:
             disk.fill()
@@ -282,8 +282,8 @@ def test_a_run_that_begins_on_a_full_disk_says_so(runs: Runs, tmp_path: Path, pa
 
 
 @pytest.mark.slow
-@of_what_writes
-def test_a_shard_that_cannot_write_its_part_loses_the_steps_of_all(runs: Runs) -> None:
+@checks_of_writers
+def test_failed_write_of_one_shard_loses_the_steps_of_all(runs: Runs) -> None:
     options = ("--clients", "1", "--set", "relaax-parameter-server.shards=2", "--set", "run.checkpoint_interval=1")
     run = runs.start(*options)
     run.wait_for(lambda status: status.checkpoint_global_step, "there is a checkpoint")

@@ -1,4 +1,4 @@
-"""How a run ends if its environments do, and evaluations that have no end. The programs are the real ones."""
+"""Runs whose environments end, and evaluations of endless episodes. The programs are real."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_interrupted_run_does_not_wait_for_its_evaluation(config: Path) -> None:
     view = SimpleNamespace(step=steps.append)
     evaluated = SimpleNamespace(latest=None, is_running=lambda: True)
     plan: Any = make_plan(str(config), [])
-    ends: Any = _await_evaluation
-    assert ends(plan, "interrupted", interrupted, view, evaluated) == "interrupted"
-    assert steps == [], "it would be shown while the programs are stopped"
+    await_evaluation: Any = _await_evaluation
+    assert await_evaluation(plan, "interrupted", interrupted, view, evaluated) == "interrupted"
+    assert steps == [], "no step is shown while the programs are stopped"
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/client", "relaax/supervision", "environments/OpenAI_Gym")
-def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, config: Path) -> None:
+def test_run_ends_with_status_environment_exited(runs: Runs, config: Path) -> None:
     run = runs.start(*SMALL, "--set", "run.name=odd:Quits-v0", config=config)
     assert run.running.wait(PATIENCE) == 1, run.running.report()
     run.expect_nothing_left()
@@ -98,7 +98,7 @@ def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, conf
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/client", "relaax/supervision")
-def test_a_run_whose_programs_are_done_has_not_reached_its_steps(runs: Runs, config: Path) -> None:
+def test_run_ends_with_status_environments_done(runs: Runs, config: Path) -> None:
     run = runs.start(*SMALL, "--set", "run.arguments=[--episodes, 4]", config=config)
     assert run.running.wait(PATIENCE) == 3, run.running.report()
     assert (run.summary["status"], run.summary["error"]) == ("environments_done", None)
@@ -118,7 +118,7 @@ def test_a_run_whose_programs_are_done_has_not_reached_its_steps(runs: Runs, con
         ("max_time", ["run.max_time=9"], 0),
     ],
 )
-def test_a_limit_that_was_not_reached_is_not_success(
+def test_exit_code_is_0_only_if_the_limit_is_reached(
     config: Path, status: str, overrides: list[str], code: int
 ) -> None:
     assert _exit_code(make_plan(str(config), overrides), status) == code
@@ -142,7 +142,7 @@ def test_evaluations_find_the_modules_of_the_run(processes: Processes, config: P
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
-def test_a_run_without_the_evaluations_that_it_began_has_failed(runs: Runs, config: Path) -> None:
+def test_run_without_a_finished_evaluation_has_failed(runs: Runs, config: Path) -> None:
     program = config.with_name("unplayable.py")
     program.write_text(
         "import sys\n"
@@ -161,7 +161,7 @@ def test_a_run_without_the_evaluations_that_it_began_has_failed(runs: Runs, conf
     assert "failed with exit code" in run.summary["error"]
 
 
-def test_an_endless_episode_is_cut_off_and_counted(processes: Processes, config: Path) -> None:
+def test_endless_episode_is_cut_off_and_counted(processes: Processes, config: Path) -> None:
     result = config.with_name("result.json")
     limits = ("--episodes", "3", "--max-episode-steps", "50", "--jobs", "1", "--json", result)
     done = processes.start(*RELAAX, "eval", config, "--random", "--set", "run.name=odd:Endless-v0", *limits)
@@ -183,7 +183,7 @@ def test_episodes_within_the_limit_are_whole(processes: Processes, config: Path)
     assert (found["lengths"], found["cut_off"]) == ([20, 20], 0)
 
 
-def test_an_evaluation_without_ends_says_how_far_it_is(
+def test_evaluation_without_finished_episodes_logs_its_step(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]

@@ -1,4 +1,4 @@
-"""`relaax run --eval-every`: checkpoints are played beside training, and the best is the best by evaluation."""
+"""`relaax run --eval-every`: checkpoints are evaluated during training, and the best is chosen by evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVALUATED = ("--eval-every", "200", "--eval-episodes", "2")
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
-def test_checkpoints_are_played_while_it_trains(runs: Runs) -> None:
+def test_checkpoints_are_evaluated_during_training(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, *EVALUATED, "--target-evaluation", "8", "--max-time", "120")
     assert run.running.wait(PATIENCE + 120) == 0, run.running.report()
     run.expect_nothing_left()
@@ -43,7 +43,7 @@ def test_checkpoints_are_played_while_it_trains(runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
-def test_an_evaluation_that_fails_costs_no_training(runs: Runs, tmp_path: Path) -> None:
+def test_failed_evaluation_does_not_stop_training(runs: Runs, tmp_path: Path) -> None:
     program = tmp_path / "unplayable.py"
     program.write_text(
         "import sys\n"
@@ -56,7 +56,9 @@ def test_an_evaluation_that_fails_costs_no_training(runs: Runs, tmp_path: Path) 
     )
     options = ("--set", f"run.environment={program}")
     run = runs.start(*SMALL, *NO_TARGET, *EVALUATED, *options, "--max-time", "60")
-    wait_until(lambda: "the evaluation of checkpoint" in run.running.stderr, "it says that it failed", PATIENCE + 60)
+    wait_until(
+        lambda: "the evaluation of checkpoint" in run.running.stderr, "the failed evaluation is reported", PATIENCE + 60
+    )
     assert run.running.stop(timeout=60) == 130, run.running.report()
     run.expect_nothing_left()
     assert run.summary["evaluation"] is None
@@ -64,7 +66,7 @@ def test_an_evaluation_that_fails_costs_no_training(runs: Runs, tmp_path: Path) 
     assert run.summary["lost_steps"] == 0
 
 
-def test_a_target_of_evaluations_needs_evaluations(runs: Runs) -> None:
+def test_target_evaluation_without_evaluations_is_refused(runs: Runs) -> None:
     run = runs.start(*SMALL, "--target-evaluation", "8")
     assert run.running.wait(PATIENCE) == 2
     assert "target_evaluation needs evaluations: set eval_every, or omit" in run.running.stderr

@@ -1,4 +1,4 @@
-"""`relaax schema`."""
+"""`relaax schema`: JSON schemas, and the tables of the page on configuration."""
 
 from __future__ import annotations
 

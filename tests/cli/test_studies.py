@@ -1,4 +1,4 @@
-"""The studies in tests/benchmarks: what they keep, what they make of it. What they measure is measured by hand."""
+"""The studies in tests/benchmarks: their files, tables and options. The measurements themselves are started by hand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of tests/benchmarks, by its name: as its neighbours find it when they run."""
+    """A function that imports a module of tests/benchmarks by its name, as the studies import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
 
 
-def test_what_was_measured_is_not_measured_again(module: Any, tmp_path: Path) -> None:
+def test_measured_rows_are_read_back_from_the_file(module: Any, tmp_path: Path) -> None:
     rows = module("rows").Rows(tmp_path / "study.csv")
     rows.add("latency", 0, 1, {"p50_ms": 0.123456, "p99_ms": 12})
     rows.add("latency", 0, 2, {"p50_ms": 0.3, "p99_ms": 10})
@@ -37,14 +37,14 @@ def test_what_was_measured_is_not_measured_again(module: Any, tmp_path: Path) ->
     assert again.rounds("connections") == []
 
 
-def test_a_file_that_is_no_study_is_not_overwritten(module: Any, tmp_path: Path) -> None:
+def test_file_that_is_no_study_is_not_overwritten(module: Any, tmp_path: Path) -> None:
     path = tmp_path / "study.csv"
     path.write_text("minutes,return\n1,2\n")
     with pytest.raises(ValueError, match="no columns part, case, round"):
         module("rows").Rows(path)
 
 
-def test_tables_leave_the_words_of_a_page_alone(module: Any, tmp_path: Path) -> None:
+def test_written_tables_keep_the_text_of_a_page(module: Any, tmp_path: Path) -> None:
     write_tables, page = module("rows").write_tables, tmp_path / "page.md"
     write_tables(page, "speed", "| 1 |\n")
     page.write_text(f"# Before\n\n{page.read_text()}\nAfter.\n")
@@ -61,7 +61,7 @@ def test_tables_leave_the_words_of_a_page_alone(module: Any, tmp_path: Path) -> 
         write_tables(page, "speed", "| 2 |\n")
 
 
-def test_a_ratio_is_taken_within_a_round(module: Any, tmp_path: Path) -> None:
+def test_ratio_is_computed_within_a_round(module: Any, tmp_path: Path) -> None:
     speed = module("speed")
     rounds = [
         {"training": 60.0, "emulator_only": 100.0},
@@ -77,12 +77,12 @@ def test_a_ratio_is_taken_within_a_round(module: Any, tmp_path: Path) -> None:
     rows.add("boxing-2x8", 0, 1, rounds[0] | {"impala": 20.0, "impala_as_is": 15.0, "a2c": 30.0, "a2c_as_is": 12.0})
     assert "| boxing-2x8 | training | 60 | 60 to 60 | 1 |" in speed.tables(rows)
     assert "over RLlib's IMPALA, 2 x 8 | 3.00 | ≥ 3.00 | yes |" in speed.tables(rows)
-    assert "latency" not in speed.tables(rows), "no line for what was not measured"
+    assert "latency" not in speed.tables(rows), "a part that was not measured has no row"
     assert {bar.part for bar in speed.BARS} == speed.PARTS.keys()
 
 
 @pytest.mark.parametrize("count", [10_000, 1_000_000, 50_000_000])
-def test_networks_have_about_as_many_parameters_as_they_are_to_have(module: Any, count: int) -> None:
+def test_network_has_about_the_requested_parameters(module: Any, count: int) -> None:
     keys = module("growth").hidden(count)
     config = make_plan("da3c_gym_cartpole", keys).configuration.algorithm["network"]
     first, second = config["dense"]
@@ -91,7 +91,7 @@ def test_networks_have_about_as_many_parameters_as_they_are_to_have(module: Any,
     assert 0.97 * count < parameters <= count
 
 
-def test_a_drawn_study_has_its_picture(module: Any, tmp_path: Path) -> None:
+def test_study_is_drawn_as_png(module: Any, tmp_path: Path) -> None:
     growth, rows = module("growth"), module("rows").Rows(tmp_path / "growth-shards.csv")
     rows.add("shards", 1, 1, {"grpc_ms": 8.0, "bare_grpc_ms": 5.0, "updates_per_second": 20.0})
     rows.add("shards", 2, 1, {"grpc_ms": 9.0, "shared_memory_ms": 2.0, "bare_grpc_ms": 5.0, "updates_per_second": 19.0})
@@ -114,7 +114,7 @@ def test_every_package_of_a_peer_is_pinned(module: Any) -> None:
         ("peers.venvs", ["sb4"], "there is no peer 'sb4'; there are sb3, rllib"),
     ],
 )
-def test_a_study_that_makes_no_sense_is_refused(
+def test_invalid_study_options_are_refused(
     module: Any, capsys: pytest.CaptureFixture[str], study: str, arguments: list[str], sentence: str
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -126,7 +126,7 @@ def test_a_study_that_makes_no_sense_is_refused(
 @pytest.mark.parametrize(
     "observation", [rlx.Box(shape=(4,)), rlx.Dict({"place": rlx.Discrete(3, start=5), "seen": rlx.MultiBinary(2)})]
 )
-def test_what_a_message_and_a_step_cost(module: Any, tmp_path: Path, observation: rlx.Space) -> None:
+def test_client_overhead_is_measured_per_message_and_step(module: Any, tmp_path: Path, observation: rlx.Space) -> None:
     found = module("client_overhead").client_overhead(observation, rlx.Discrete(2), 4, tmp_path, messages=60)
     assert found["us_per_message"] > 0
     assert found["us_per_step"] == pytest.approx(found["us_per_message"] / 4, abs=0.01)
@@ -134,7 +134,7 @@ def test_what_a_message_and_a_step_cost(module: Any, tmp_path: Path, observation
 
 @pytest.mark.slow
 @pytest.mark.checks("tests/benchmarks", "relaax/cli/bench", "environments/ALE", "relaax/client")
-def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(module: Any, tmp_path: Path) -> None:
+def test_atari_program_runs_with_and_without_preprocessing(module: Any, tmp_path: Path) -> None:
     plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
     for form in (emulator_forms(plan)[-1], module("ale_vector").bare_form(plan)):
         with Programs("emulator", form.commands, tmp_path) as programs:

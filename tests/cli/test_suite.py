@@ -1,4 +1,4 @@
-"""`relaax suite`: several environments and seeds, interrupted and gone on with, in one table."""
+"""`relaax suite`: several environments and seeds in one table, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(mean: float, protocol: str = "noop") -> dict[str, Any]:
     return {"mean": mean, "protocol": {"name": protocol}}
 
 
-def test_the_table_has_medians_and_the_papers_beside_them() -> None:
+def test_table_has_medians_and_published_scores() -> None:
     found = {"pong": {0: result(-20.7), 1: result(14.6), 2: result(0.0)}, "boxing": {0: result(12.1), 2: result(0.1)}}
     ours, human = score_tables(found)
     header, *rows = csv.reader(ours.csv().splitlines())
@@ -46,13 +46,13 @@ def test_the_table_has_medians_and_the_papers_beside_them() -> None:
     assert "| pong | -20.7 | 14.6 | 0 | 58.6 | -20.7 | 14.6 | 0 | 18.9 |" in ours.markdown()
 
 
-def test_other_environments_have_their_means_alone() -> None:
+def test_other_environments_have_no_published_scores() -> None:
     (table,) = score_tables({"CartPole-v1": {0: result(100.0, "none"), 1: result(300.0, "none")}})
     assert table.rows == {"CartPole-v1": [200.0, 100.0, 300.0]}
     assert list(table.columns) == ["median", "seed 0", "seed 1"]
 
 
-def test_what_is_done_is_kept_and_counted_once(tmp_path: Path) -> None:
+def test_finished_jobs_are_kept_and_counted_once(tmp_path: Path) -> None:
     record = open_record(tmp_path, PLAN)
     assert list(record.jobs) == ["pong-seed-0", "pong-seed-7", "ALE-Boxing-v5-seed-0", "ALE-Boxing-v5-seed-7"]
     summary = {"checkpoint": "a", "seconds": 30.0, "status": "interrupted"}
@@ -77,19 +77,19 @@ def test_what_is_done_is_kept_and_counted_once(tmp_path: Path) -> None:
         open_record(tmp_path, PLAN)
 
 
-def test_a_job_that_fails_leaves_the_others(tmp_path: Path) -> None:
+def test_failed_job_keeps_the_results_of_others(tmp_path: Path) -> None:
     plan = replace(PLAN, config="da3c_gym_cartpole", environments=["CartPole-v1"], max_steps=500.0, episodes=2)
     record = open_record(tmp_path, replace(plan, evaluation=["--id", "00000009-1"]))
-    said: list[str] = []
-    record.jobs["CartPole-v1-seed-0"].trained = True  # and nothing is there
+    output: list[str] = []
+    record.jobs["CartPole-v1-seed-0"].trained = True  # but its run directory is missing
     (tmp_path / "CartPole-v1-seed-0").write_text("no folder", encoding="utf-8")
     record.jobs["CartPole-v1-seed-7"].result = result(1.0)
     with pytest.raises(ConfigurationError, match="relaax eval: "):
-        JobRunner(record, tmp_path, 1, said.append).run(["CartPole-v1-seed-0"], 1)
+        JobRunner(record, tmp_path, 1, output.append).run(["CartPole-v1-seed-0"], 1)
     assert record.jobs["CartPole-v1-seed-7"].result == result(1.0)
 
 
-def suite(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_suite(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [RELAAX, "suite", "da3c_gym_cartpole", *arguments],
         cwd=folder,
@@ -100,24 +100,24 @@ def suite(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, error = process.communicate(timeout=300)
     return process.returncode, out, error
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/suite", "relaax/cli/run", "relaax/cli/evaluate.py", "relaax/evaluation")
-def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_interrupted_suite_is_resumed(tmp_path: Path) -> None:
     arguments = ("CartPole-v1", "Acrobot-v1", "--max-steps", "1500", "--episodes", "2", "--dir", "table")
-    first = suite(tmp_path, *arguments)
+    first = start_suite(tmp_path, *arguments)
     assert first.stdout is not None
-    said = ""
-    while "CartPole-v1-seed-0: mean return" not in said:  # the second training is about to begin
+    output = ""
+    while "CartPole-v1-seed-0: mean return" not in output:  # the second training starts next
         line = first.stdout.readline()
-        assert line, f"it ended early: {said}"
-        said += line
+        assert line, f"it ended early: {output}"
+        output += line
     threading.Timer(1.0, first.send_signal, [signal.SIGINT]).start()
-    code, out, error = finished(first)
+    code, out, error = wait_for_end(first)
     assert code == 130, error
     assert "stopping the running jobs; the same command resumes them" in out
     record = json.loads((tmp_path / "table" / "suite.json").read_text())
@@ -125,7 +125,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert before["result"]["episodes"] == 2
     assert record["jobs"]["Acrobot-v1-seed-0"]["result"] is None
 
-    code, out, error = finished(suite(tmp_path, *arguments))
+    code, out, error = wait_for_end(start_suite(tmp_path, *arguments))
     assert code == 0, error
     assert "2 trainings, 1 remaining" in out
     record = json.loads((tmp_path / "table" / "suite.json").read_text())
@@ -148,9 +148,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
         (["CartPole-v1", "--set", "algorithm.entropy=1"], "unknown key"),
     ],
 )
-def test_what_cannot_be_done_is_told_before_anything_begins(
-    tmp_path: Path, arguments: list[str], sentence: str
-) -> None:
+def test_invalid_suite_is_refused_before_any_job(tmp_path: Path, arguments: list[str], sentence: str) -> None:
     done = completed([RELAAX, "suite", "da3c_gym_cartpole", *arguments], dict(os.environ), tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr

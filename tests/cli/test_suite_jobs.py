@@ -1,4 +1,4 @@
-"""Commands of a suite's jobs, and how their ends are recorded. Nothing is trained."""
+"""The commands of a suite's jobs, and the record of their results. The jobs train no agent."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ class Runner(JobRunner):
     """A runner whose jobs end at once. `ends`: status and seconds of each training."""
 
     def __init__(self, record: SuiteRecord, folder: Path, *ends: tuple[str, float]) -> None:
-        self.said: list[str] = []
-        super().__init__(record, folder, 2, self.said.append)
+        self.messages: list[str] = []
+        super().__init__(record, folder, 2, self.messages.append)
         self.commands: list[list[str]] = []
         self._ends = list(ends)
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.on_job: Callable[[], None] = lambda: None
         self.codes: dict[str, int] = {}
-        self._place = folder
+        self._folder = folder
         self._trainings = 0
 
     def _run_process(self, name: str, *arguments: str) -> tuple[int, str]:
         self.commands.append(list(arguments))
-        self.meanwhile()
+        self.on_job()
         if arguments[0] == "run" and self._ends:
             status, seconds = self._ends.pop(0)
             self._trainings += 1
             summary = {"checkpoint": f"{id(self)}-{self._trainings}", "seconds": seconds, "status": status}
-            (self._place / name).mkdir(exist_ok=True)
-            (self._place / name / "summary.json").write_text(json.dumps(summary))
+            (self._folder / name).mkdir(exist_ok=True)
+            (self._folder / name / "summary.json").write_text(json.dumps(summary))
         elif arguments[0] == "eval":
-            (self._place / f"{name}.json").write_text(json.dumps({"mean": 9.0, "episodes": 5}))
+            (self._folder / f"{name}.json").write_text(json.dumps({"mean": 9.0, "episodes": 5}))
         return self.codes.get(arguments[0], 0), "the end of its log"
 
     def option(self, number: int, name: str) -> str:
@@ -71,17 +71,17 @@ def test_job_is_trained_and_then_evaluated(tmp_path: Path) -> None:
 
 def test_interrupted_training_resumes_with_the_remaining_time(tmp_path: Path) -> None:
     first = Runner(open_record(tmp_path, PLAN), tmp_path, ("interrupted", 30.0))
-    first.meanwhile = first.stopping.set
+    first.on_job = first.stopping.set
     assert first.run([NAME], 1) == []
     assert len(first.commands) == 1, "an interrupted training is not evaluated"
     second = Runner(open_record(tmp_path, PLAN), tmp_path, ("interrupted", 69.5))
-    second.meanwhile = second.stopping.set
+    second.on_job = second.stopping.set
     second.run([NAME], 1)
     assert second.option(0, "--max-time") == "70.0"
-    assert f"{NAME}: training, 30 s so far" in second.said
+    assert f"{NAME}: training, 30 s so far" in second.messages
     third = Runner(open_record(tmp_path, PLAN), tmp_path, ("max_time", 1.0))
     third.run([NAME], 1)
-    assert third.option(0, "--max-time") == "1.0", "less than a second is no time"
+    assert third.option(0, "--max-time") == "1.0", "at least one second"
     assert [command[0] for command in third.commands] == ["run", "eval"]
     assert open_record(tmp_path, PLAN).jobs[NAME].seconds == 100.5
 
@@ -99,7 +99,7 @@ def test_training_of_a_killed_suite_is_counted_at_the_start(tmp_path: Path) -> N
     (tmp_path / "CartPole-v1-seed-0" / "summary.json").write_text(json.dumps(done))
     runner = Runner(open_record(tmp_path, PLAN), tmp_path)
     runner.run(["CartPole-v1-seed-0"], 1)
-    assert [command[0] for command in runner.commands] == ["eval"], "it was trained"
+    assert [command[0] for command in runner.commands] == ["eval"], "its training had finished"
 
 
 def test_max_steps_alone_sets_no_time(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_failed_job_does_not_stop_the_others(tmp_path: Path, fails: str) -> None
         if runner.commands[-1][0] == fails:
             runner.codes = {fails: 1 if runner.codes.pop("first", 1) else 0, "first": 0}
 
-    runner.meanwhile = once
+    runner.on_job = once
     failures = runner.run(names, 1)
     assert failures == ["CartPole-v1-seed-0: ended with exit code 1:\nthe end of its log"]
     record = open_record(tmp_path, PLAN)
@@ -136,12 +136,12 @@ def test_refused_configuration_ends_the_suite(tmp_path: Path) -> None:
     assert len(runner.commands) == 1, "the next one would be refused as well"
 
 
-def test_jobs_at_a_time_are_bounded(tmp_path: Path) -> None:
+def test_concurrent_jobs_are_limited(tmp_path: Path) -> None:
     plan = replace(PLAN, seeds=list(range(6)))
     runner = Runner(open_record(tmp_path, plan), tmp_path, *[("max_time", 100.0)] * 6)
     lock, both, most = threading.Lock(), threading.Barrier(2), [0, 0]
 
-    def meanwhile() -> None:
+    def on_job() -> None:
         with lock:
             most[0] += 1
             most[1] = max(most)
@@ -149,7 +149,7 @@ def test_jobs_at_a_time_are_bounded(tmp_path: Path) -> None:
         with lock:
             most[0] -= 1
 
-    runner.meanwhile = meanwhile
+    runner.on_job = on_job
     names: list[Any] = list(plan.names())
     assert runner.run(names, 2) == []
     assert most == [0, 2]

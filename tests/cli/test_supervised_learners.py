@@ -1,4 +1,4 @@
-"""Learners in a run: they do not listen, are watched, and end before the servers that they use."""
+"""Learners in a run: they do not listen, are restarted, and end before the servers that they use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervisor]:
-    """A run whose replay server only listens: nobody has got as far as to need it."""
+    """A run whose replay servers only listen, because the learners do not use them in this test."""
     silent = replace(roles.REPLAY_SERVER, module="support.silent_server")
     monkeypatch.setattr(roles, "ROLES", tuple(silent if role is roles.REPLAY_SERVER else role for role in roles.ROLES))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
@@ -33,13 +33,13 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervi
 
 
 @pytest.mark.slow
-def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+def test_learners_are_started_watched_and_ended(running: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     learners, shards = running._processes["learner"], running._processes["replay-server"]
     assert [learner.address for learner in learners] == ["", ""]
     assert [learner.log.name for learner in learners] == ["learner.log", "learner-1.log"]
     assert [shard.log.name for shard in shards] == ["replay-server.log", "replay-server-1.log"]
     addresses = running._host.server_addresses()
-    assert [shard.address for shard in shards] == addresses["replay-server"], "those that were reserved"
+    assert [shard.address for shard in shards] == addresses["replay-server"], "the reserved addresses"
     assert "learner" not in addresses
     for process, how in ((learners[0], signal.SIGTERM), (learners[1], signal.SIGKILL), (shards[1], signal.SIGKILL)):
         assert process.pid is not None
@@ -48,8 +48,8 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
     running.watch()
     assert [process.restarts for process in (*learners, *shards)] == [1, 1, 0, 1]
     assert running._host.server_addresses() == addresses
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
         "shard 1 of the replay server has died (-9); restarting the process",
         "learner has ended (0); restarting the process",
         "learner-1 has ended (-9); restarting the process",

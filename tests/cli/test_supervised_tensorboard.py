@@ -1,4 +1,4 @@
-"""TensorBoard in a run: started if it is asked for, and left out if it fails repeatedly."""
+"""TensorBoard in a run: started if enabled, and dropped if it fails repeatedly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def end_board(running: Supervisor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/tensorboard", "relaax/supervision", "relaax/cli/run")
-def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_continues_if_tensorboard_fails_repeatedly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = make_plan("da3c_gym_cartpole", ["tensorboard.enabled=true"])
     with supervised(plan, tmp_path / "run") as running:
         url = running.tensorboard_url
@@ -34,7 +34,7 @@ def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, ca
         with urllib.request.urlopen(f"{url}data/environment", timeout=60) as answer:
             assert str(tmp_path / "run" / "metrics") in answer.read().decode()
         end_board(running)
-        assert running.tensorboard_url == url, "a browser finds it where it was"
+        assert running.tensorboard_url == url, "the address is the same after a restart"
         for _ in range(MAX_FAILURES):
             if running.tensorboard_url is not None:
                 end_board(running)
@@ -43,6 +43,6 @@ def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, ca
         assert running.parameter_server.exit_code() is None
 
 
-def test_a_run_has_none_by_default() -> None:
+def test_tensorboard_is_disabled_by_default() -> None:
     plan = make_plan("da3c_gym_cartpole", [])
     assert not plan.configuration.tensorboard.enabled

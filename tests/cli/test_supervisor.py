@@ -1,4 +1,4 @@
-"""A supervisor of real but small processes: it watches all of them while some start."""
+"""A supervisor of small but real processes: it watches all of them while some start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ host, _, port = sys.argv[1].rpartition(":")
 socket.create_connection((host, int(port)), 10)
 signal.pause()
 """
-PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
+ROLE_NAMES = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def gates(tmp_path: Path) -> Gates:
 
 @pytest.fixture
 def plan(gates: Gates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plan:
-    """Ape-X with two processes of each role that can have two; small programs act for all of them."""
+    """Ape-X with two processes of each role that can have two. Small programs replace all roles."""
     monkeypatch.setattr(roles, "ROLES", small_roles(tmp_path / "gates"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "mine.py").write_text(CLIENT)
@@ -68,15 +68,15 @@ def running(plan: Plan, tmp_path: Path) -> Iterator[Supervisor]:
 
 
 def process(running: Supervisor, name: str) -> Supervised:
-    return next(each for each in everything(running) if each.name == name)
+    return next(each for each in all_processes(running) if each.name == name)
 
 
-def everything(running: Supervisor) -> list[Supervised]:
+def all_processes(running: Supervisor) -> list[Supervised]:
     return [each for processes in running._processes.values() for each in processes]
 
 
 def servers(running: Supervisor) -> list[Supervised]:
-    return [each for each in everything(running) if each not in running.clients]
+    return [each for each in all_processes(running) if each not in running.clients]
 
 
 def kill(*victims: Supervised) -> None:
@@ -95,8 +95,8 @@ def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
 
 
 @contextmanager
-def meanwhile(act: Callable[[], None], afterwards: Callable[[], None]) -> Iterator[None]:
-    """Act in another thread, then do what lets the block end. Processes end with the thread that started them."""
+def in_background(act: Callable[[], None], afterwards: Callable[[], None]) -> Iterator[None]:
+    """Run `act`, then `afterwards`, in another thread; the block starts processes, which end with their thread."""
     with ThreadPoolExecutor(1) as pool:
 
         def run() -> None:
@@ -126,9 +126,10 @@ def test_shard_that_dies_while_a_learner_starts_is_restarted(running: Supervisor
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision")
-def test_any_two_that_die_together_are_restarted(running: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relaax.supervision.process.QUICK_FAILURE_SECONDS", 0.0)  # many kills, one after the other
-    for first, second in itertools.combinations_with_replacement(PARTS, 2):
+def test_two_processes_that_die_together_are_restarted(running: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The test kills many processes in a row, which must not count as quick failures.
+    monkeypatch.setattr("relaax.supervision.process.QUICK_FAILURE_SECONDS", 0.0)
+    for first, second in itertools.combinations_with_replacement(ROLE_NAMES, 2):
         both = running._processes[first][0], running._processes[second][-1]
         victims = list(dict.fromkeys(both))
         before = [victim.restarts for victim in victims]
@@ -138,7 +139,7 @@ def test_any_two_that_die_together_are_restarted(running: Supervisor, monkeypatc
         assert [victim.restarts for victim in victims] == [count + 1 for count in before], (first, second)
 
 
-def test_end_while_another_is_away_is_no_failure_and_waits_for_it(running: Supervisor, gates: Gates) -> None:
+def test_restart_waits_for_an_unavailable_shard(running: Supervisor, gates: Gates) -> None:
     learner, shard = process(running, "learner"), process(running, "parameter-server")
     gates.close("parameter-server")
     gates.make_impatient("learner")
@@ -146,7 +147,7 @@ def test_end_while_another_is_away_is_no_failure_and_waits_for_it(running: Super
     watch_until_ended(running, learner)
     for _ in range(5):
         running.watch()
-    assert learner.restarts == 1, "it waits for the shard"
+    assert learner.restarts == 1, "the learner waits for the shard"
     gates.open("parameter-server")
     watch_until_ready(running, servers(running))
     assert (learner.restarts, learner._failures) == (2, 0)
@@ -195,17 +196,15 @@ def test_shard_that_dies_before_all_have_started_is_restarted(plan: Plan, gates:
             wait_until(lambda: shard.is_ready, "the shard is ready")
             kill(shard)
             wait_until(lambda: shard.restarts == 1 and shard.is_ready, "the shard is ready again")
-            assert not starting.rlx_server.is_ready, "this test proves nothing otherwise"
+            assert not starting.rlx_server.is_ready, "the shard died before all had started"
 
-        with meanwhile(kill_shard, lambda: gates.open("rlx-server")):
+        with in_background(kill_shard, lambda: gates.open("rlx-server")):
             starting.start_servers()
         assert all(each.is_ready for each in servers(starting))
 
 
 @pytest.mark.parametrize("name", ["parameter-server", "parameter-server-1", "learner-1"])
-def test_time_to_start_counts_from_when_what_it_needs_is_ready(
-    plan: Plan, gates: Gates, tmp_path: Path, name: str
-) -> None:
+def test_start_timeout_counts_from_ready_dependencies(plan: Plan, gates: Gates, tmp_path: Path, name: str) -> None:
     gates.close(name)
     with unstarted(plan, tmp_path / "run") as starting:
         late = process(starting, name)
@@ -221,8 +220,8 @@ def test_time_to_start_counts_from_when_what_it_needs_is_ready(
 def test_server_that_ends_before_it_is_ready_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     gates.make_impatient("rlx-server")
     with unstarted(plan, tmp_path / "run") as starting:
-        told, away = starting._host.server_addresses, {"replay-server": ["127.0.0.1:1"]}
-        starting._host.server_addresses = lambda: {**told(), **away}  # type: ignore[method-assign]
+        server_addresses, unreachable = starting._host.server_addresses, {"replay-server": ["127.0.0.1:1"]}
+        starting._host.server_addresses = lambda: {**server_addresses(), **unreachable}  # type: ignore[method-assign]
         with pytest.raises(StartError, match=r"(?s)^rlx-server did not start:.*127.0.0.1:1 does not answer"):
             starting.start_servers()
 
@@ -236,7 +235,7 @@ def test_interrupt_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> N
 
 
 class WithoutReservations(ThisMachine):
-    """A host like that of a cluster: addresses are known when servers listen, and it may want more RLX servers."""
+    """A host like a cluster: addresses are known when servers listen, and it may want more RLX servers."""
 
     reserves = False
     rlx_servers_wanted = 1
@@ -251,19 +250,17 @@ class WithoutReservations(ThisMachine):
         return self.rlx_servers_wanted if role.name == RLX_SERVER.name else None
 
 
-def test_process_is_started_when_the_addresses_that_it_needs_are_known(
-    plan: Plan, gates: Gates, tmp_path: Path
-) -> None:
+def test_process_starts_when_its_addresses_are_known(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     gates.close("replay-server-1")
     with unstarted(plan, tmp_path / "run", WithoutReservations()) as starting:
         shards = [*starting._processes["parameter-server"], process(starting, "replay-server")]
 
-        def look() -> None:
+        def check_order() -> None:
             wait_until(lambda: all(shard.is_ready for shard in shards), "all shards but one are ready")
             assert process(starting, "learner").pid is None
             assert starting.rlx_server.pid is None
 
-        with meanwhile(look, lambda: gates.open("replay-server-1")):
+        with in_background(check_order, lambda: gates.open("replay-server-1")):
             starting.start_servers()
         watch_until_ready(starting, servers(starting))
         assert not any(each.restarts for each in servers(starting))
@@ -283,12 +280,10 @@ def test_one_ready_server_of_several_is_enough_on_a_cluster(plan: Plan, gates: G
         second = process(running, "rlx-server-1")
         host.rlx_servers_wanted = 1
         watch_until_ended(running, second)
-        assert second not in everything(running)
+        assert second not in all_processes(running)
 
 
-def test_server_that_is_not_wanted_any_more_before_its_turn_is_never_started(
-    plan: Plan, gates: Gates, tmp_path: Path
-) -> None:
+def test_server_removed_before_its_turn_is_never_started(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     host = WithoutReservations()
     host.rlx_servers_wanted = 2
     gates.close("parameter-server")
@@ -297,12 +292,12 @@ def test_server_that_is_not_wanted_any_more_before_its_turn_is_never_started(
         second: list[Supervised] = []
 
         def want_one() -> None:
-            wait_until(lambda: len(of_role) == 2, "there are to be two")
+            wait_until(lambda: len(of_role) == 2, "two servers are planned")
             second.append(of_role[1])
             host.rlx_servers_wanted = 1
-            wait_until(lambda: len(of_role) == 1, "there is to be one")
+            wait_until(lambda: len(of_role) == 1, "one server is planned")
 
-        with meanwhile(want_one, lambda: gates.open("parameter-server")):
+        with in_background(want_one, lambda: gates.open("parameter-server")):
             starting.start_servers()
         assert (starting.rlx_server.is_ready, second[0].pid) == (True, None)
 
@@ -339,15 +334,15 @@ def wait_for_exits(supervisor: Supervisor) -> None:
         wait_until(lambda c=client: c.exit_code() is not None, "it has ended")  # type: ignore[misc]
 
 
-def test_other_errors_of_a_client_end_the_run_at_the_third(
+def test_repeated_client_error_ends_the_run_at_the_third(
     plan: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = "mine/main: 127.0.0.1:7001: the server has no room"
-    (tmp_path / "mine.py").write_text(f"import sys; sys.exit({said!r})")
+    error = "mine/main: 127.0.0.1:7001: the server has no room"
+    (tmp_path / "mine.py").write_text(f"import sys; sys.exit({error!r})")
     with supervised(plan, tmp_path / "run") as supervisor:
         supervisor.start_clients()
         with pytest.raises(StartError) as failed:
-            wait_until(lambda: supervisor.watch() is not None, "it is given up")
+            wait_until(lambda: supervisor.watch() is not None, "the client is given up")
         log = supervisor.clients[0].log
-    assert str(failed.value) == f"client-0 fails repeatedly: {said}; see {log}"
-    assert caplog.text.count(f"client-0 died (1) and was restarted: {said}; see {log}") == 2
+    assert str(failed.value) == f"client-0 fails repeatedly: {error}; see {log}"
+    assert caplog.text.count(f"client-0 died (1) and was restarted: {error}; see {log}") == 2

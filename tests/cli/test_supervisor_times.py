@@ -1,3 +1,5 @@
+"""The time that the processes of a run have to end."""
+
 from __future__ import annotations
 
 import signal
@@ -18,13 +20,13 @@ from relaax.server.rlx_server.listening import listener, status
 from support.processes import Processes, wait_until
 
 
-def test_an_rlx_server_has_time_to_end_in_order() -> None:
+def test_rlx_server_has_enough_time_to_stop() -> None:
     assert (
         RLX_SERVER.stop_seconds({"relaax-rlx-server": RlxServerSection()}) > listener.STOP_SECONDS + status.END_SECONDS
     )
 
 
-def test_a_parameter_server_has_time_for_its_last_attempt_at_a_checkpoint() -> None:
+def test_parameter_server_has_time_for_its_last_checkpoint() -> None:
     assert PARAMETER_SERVER.stop_seconds({}) >= checkpointing.LAST_SECONDS + 30
     assert PARAMETER_SERVER.stop_seconds({}) >= follower.LEAVING + 30
 
@@ -44,8 +46,8 @@ while True:
 """
 
 
-def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = None) -> tuple[Supervisor, float]:
-    """A run whose one client takes so long to end, and in how many seconds it was stopped."""
+def stop_run(folder: Path, seconds_needed: float, stop_timeout: float | None = None) -> tuple[Supervisor, float]:
+    """Stop a run whose client needs `seconds_needed` to end; return the run, and the seconds that the stop took."""
     given = [] if stop_timeout is None else [f"run.stop_timeout={stop_timeout}"]
     directory = RunDirectory(folder / "run")
     directory.logs.mkdir(parents=True)
@@ -54,26 +56,26 @@ def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = No
     (client,) = run.clients
     code = SLOW_TO_END.replace('"video"', repr(str(folder / "video")))
     client.start([sys.executable, "-c", code, str(seconds_needed)])
-    wait_until(lambda: "ready" in client.log_tail(), "the client is there")
-    begun = time.monotonic()
+    wait_until(lambda: "ready" in client.log_tail(), "the client runs")
+    started = time.monotonic()
     run.stop_training()
-    return run, time.monotonic() - begun
+    return run, time.monotonic() - started
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision")
-def test_environments_have_time_to_write_what_they_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, seconds = stopped(tmp_path, 3.0)
+def test_environments_have_time_to_write_their_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, seconds = stop_run(tmp_path, 3.0)
     assert (tmp_path / "video").read_text() == "whole"
     assert run.clients[0].exit_code() == 0
     assert caplog.text == ""
-    assert seconds < make_plan("da3c_gym_cartpole", []).run.stop_timeout, "nobody waits for what has ended"
+    assert seconds < make_plan("da3c_gym_cartpole", []).run.stop_timeout, (
+        "the stop does not wait after the client has ended"
+    )
 
 
-def test_an_environment_that_needs_longer_is_killed_and_the_key_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run, _ = stopped(tmp_path, 3600, 0.2)
+def test_slow_environment_is_killed_and_the_key_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, _ = stop_run(tmp_path, 3600, 0.2)
     assert run.clients[0].exit_code() == -9
     assert [record.getMessage() for record in caplog.records] == [
         "client-0 has not ended within 0.2 s and is killed; relaax-run.stop-timeout gives clients longer"
@@ -82,7 +84,7 @@ def test_an_environment_that_needs_longer_is_killed_and_the_key_is_named(
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision")
-def test_a_second_interrupt_waits_for_no_environment(processes: Processes, tmp_path: Path) -> None:
+def test_second_interrupt_does_not_wait_for_environments(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "run" / "logs").mkdir(parents=True)
     run = processes.start_python(
         f"""

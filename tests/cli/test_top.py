@@ -1,4 +1,4 @@
-"""`relaax top`: what it asks, and what it shows."""
+"""`relaax top`: the servers that it polls, and the tables that it shows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from support.unused_address import unused_address
 PATIENCE = 120.0
 
 
-def drawn(seen: object, width: int = 160) -> str:
+def render(table: object, width: int = 160) -> str:
     console = PlainConsole(width=width)
     with console.capture() as capture:
-        console.print(seen)
+        console.print(table)
     return capture.get()
 
 
 def test_ten_thousand_workers_are_listed() -> None:
-    """Their list is longer than other messages of the status are."""
+    """The list of workers is longer than other status messages."""
     with running() as server:
         for number in range(10_000):
             server.core.registry.register(
@@ -57,7 +57,7 @@ def test_markup_and_control_characters_in_names_are_printed(processes: Processes
             assert name in shown
 
 
-def test_replay_servers_stand_beside_the_shards() -> None:
+def test_replay_servers_are_listed_with_the_shards() -> None:
     with (
         running() as server,
         serving(2) as shards,
@@ -78,15 +78,15 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         assert client.sample(12, 30.0) is not None
         seen = json.loads(json.dumps(watcher.snapshot()))
         watcher.close()
-        (one,), (other,), nothing = (shard["tables"] for shard in seen["replay"])
+        (one,), (other,), no_tables = (shard["tables"] for shard in seen["replay"])
         assert (one["name"], one["size"], one["capacity"], one["inserts"]) == ("numbers", 3, 50, 3)
         assert one["samples"] + other["samples"] == 12
         assert one["samples_per_insert"] == one["samples"] / 3
         assert one["inserts_per_second"] > 0
-        assert (nothing, seen["replay"][2]["error"][:11]) == ([], "UNAVAILABLE")
+        assert (no_tables, seen["replay"][2]["error"][:11]) == ([], "UNAVAILABLE")
         assert [shard.get("shard") for shard in seen["replay"]] == [0, 1, None]
         assert seen["shards"][0]["mean_actor_staleness"] == 1.0
-        text = drawn(service_tables(seen))
+        text = render(service_tables(seen))
         assert "actors 1 versions behind" in text
         for shard in shards:
             (line,) = [line for line in text.splitlines() if shard.address in line]
@@ -94,7 +94,7 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         assert f"{gone}: UNAVAILABLE" in text
 
 
-def test_tables_of_sessions_are_one_and_their_number_is_told() -> None:
+def test_tables_of_all_sessions_are_summed_and_counted() -> None:
     with (
         running() as server,
         serving() as shards,
@@ -105,26 +105,26 @@ def test_tables_of_sessions_are_one_and_their_number_is_told() -> None:
         seen = watcher.snapshot()
         watcher.close()
         assert [table["tables"] for table in seen["replay"][0]["tables"]] == [2]
-        assert "numbers x 2" in drawn(service_tables(seen))
+        assert "numbers x 2" in render(service_tables(seen))
 
 
-def test_a_server_without_tables_has_none_yet() -> None:
+def test_server_without_tables_shows_none_yet() -> None:
     with running() as server, serving() as shards:
         watcher = ServiceWatcher([Target(server.address)], [Target(shards[0].address)])
-        assert "none yet" in drawn(service_tables(watcher.snapshot()))
+        assert "none yet" in render(service_tables(watcher.snapshot()))
         watcher.close()
 
 
-def test_a_service_without_replay_memory_shows_no_table_of_it() -> None:
+def test_service_without_replay_memory_has_no_replay_table() -> None:
     with running() as server:
         watcher = ServiceWatcher([Target(server.address)])
         seen = watcher.snapshot()
         watcher.close()
         assert seen["replay"] == []
-        assert "replay" not in drawn(service_tables(seen))
+        assert "replay" not in render(service_tables(seen))
 
 
-def test_a_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
+def test_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for role in (PARAMETER_SERVER, REPLAY_SERVER):
         for number in range(12):
@@ -135,7 +135,7 @@ def test_a_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["option", "run", "configuration"])
-def test_the_command_asks_replay_servers_that_are_named(processes: Processes, tmp_path: Path, named: str) -> None:
+def test_command_polls_the_named_replay_servers(processes: Processes, tmp_path: Path, named: str) -> None:
     with running() as server, serving(2) as shards:
         addresses = ",".join(shard.address for shard in shards)
         if named == "option":
@@ -158,13 +158,13 @@ def test_the_command_asks_replay_servers_that_are_named(processes: Processes, tm
         assert [shard["shard"] for shard in seen["replay"]] == [0, 1]
 
 
-def test_a_run_and_a_configuration_name_their_own(processes: Processes, tmp_path: Path) -> None:
+def test_replay_server_option_is_refused_for_a_run(processes: Processes, tmp_path: Path) -> None:
     command = processes.start(project_command("relaax"), "top", str(tmp_path), "--replay-server", "h:1")
     assert command.wait(PATIENCE) == 2
     assert "--replay-server is for HOST:PORT: a configuration or a run names its own replay servers" in command.stderr
 
 
-def test_what_a_server_says_becomes_rows() -> None:
+def test_server_status_becomes_rows() -> None:
     table = pb.TableStatus(name="t", tables=1, size=2, capacity=4, bytes=8, inserts=0, samples=0)
     view = ReplayShardView("h:1", status=pb.ReplayServiceGetStatusResponse(tables=[table]))
     assert view.tables == {"t": TableStatistics(tables=1, size=2, capacity=4, bytes=8)}
@@ -201,13 +201,13 @@ TABLE = {"size": 987_654, "inserts_per_second": 1_234.5, "samples_per_second": 4
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_large_numbers_are_whole_at_any_width(width: int) -> None:
+def test_large_numbers_are_not_cut_at_any_width(width: int) -> None:
     seen = reported("gorila_distributed_gym_cartpole")["top"]
     for kind, large in LARGE.items():
         seen[kind] = [{**one, **large} for one in seen[kind] * 12]
     seen["shards"][5] = {"address": "gone:7000", "error": "UNAVAILABLE"}
     seen["replay"] = [{**one, "tables": [{**table, **TABLE} for table in one["tables"]]} for one in seen["replay"] * 6]
-    text = drawn(service_tables(seen), width)
+    text = render(service_tables(seen), width)
     assert max(map(cell_len, text.splitlines())) <= width
     numbers = [value for values in (*LARGE.values(), TABLE) for value in values.values() if not isinstance(value, str)]
     for number in numbers:
@@ -218,9 +218,9 @@ def test_large_numbers_are_whole_at_any_width(width: int) -> None:
     assert ("a wider terminal shows: " in text) == (width < 120)
 
 
-def test_checkpoint_error_stands_below_the_shards() -> None:
+def test_checkpoint_error_is_shown_below_the_shards() -> None:
     seen = reported("gorila_distributed_gym_cartpole")["top"]
     seen["shards"][1]["checkpoint_error"] = "cannot write checkpoints/00000003-12000-f1: No space left on device"
-    text = drawn(service_tables(seen), 80)
+    text = render(service_tables(seen), 80)
     assert f"{seen['shards'][1]['address']}: cannot write checkpoints/00000003-12000-f1" in text
     assert "20,067" in text, "the other shard's checkpoint"

@@ -1,4 +1,4 @@
-"""`relaax run` without a file: which environment is meant, which settings it gets, and what is refused."""
+"""`relaax run` without a file: the environment that a text names, its settings, and refused texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("CartPole-v1", ("OpenAI_Gym", "CartPole-v1")),
         ("CartPole-v1 --vectorization sync", ("OpenAI_Gym", "CartPole-v1", ["--vectorization", "sync"])),
@@ -65,8 +65,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_text_names_the_environment(text: str, meant: tuple[Any, ...]) -> None:
-    program, name, arguments = (*meant, [])[:3]
+def test_text_names_the_environment(text: str, expected: tuple[Any, ...]) -> None:
+    program, name, arguments = (*expected, [])[:3]
     assert named_environment(text) == NamedEnvironment(program, name, arguments)
 
 
@@ -123,7 +123,7 @@ def test_written_configuration_makes_the_same_plan_in_any_folder(here: Path, mon
         assert getattr(again, name) == getattr(plan, name)
     assert again.run.model_dump(exclude={"path"}) == plan.run.model_dump(exclude={"path"})
     assert again.configuration.algorithm["depth"] == 4
-    assert "drain" not in again.configuration.rlx_server.model_fields_set, "a default of Ray's would be overridden"
+    assert "drain" not in again.configuration.rlx_server.model_fields_set, "it would override a default of Ray"
 
 
 def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
@@ -160,7 +160,7 @@ def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_what_is_missing_or_unknown_is_refused(words: list[str], sentence: str) -> None:
+def test_missing_or_unknown_name_is_refused(words: list[str], sentence: str) -> None:
     done = CliRunner().invoke(app, ["run", *words])
     assert done.exit_code == 2
     assert sentence in done.output
@@ -184,7 +184,7 @@ def test_environment_that_does_not_fit_is_refused_before_start() -> None:
         (MultiBinary([4]), "da3c"),
     ],
 )
-def test_algorithms_that_can_are_named(actions: Space, able: str) -> None:
+def test_suitable_algorithms_are_named(actions: Space, able: str) -> None:
     with pytest.raises(ConfigurationError, match=f"bundled algorithms that can: {able}$"):
         check_spaces(make_plan("da3cc_gym_pendulum", []), (VECTOR, actions))
 
@@ -195,7 +195,7 @@ def test_composed_observations_that_do_not_fit_are_refused(observations: Space) 
         check_spaces(make_plan("da3c_gym_cartpole", []), (observations, Discrete(3)))
 
 
-def test_spaces_that_are_not_known_are_left_to_the_server() -> None:
+def test_unknown_spaces_are_not_checked_before_the_start() -> None:
     check_spaces(make_plan("da3cc_gym_pendulum", []), None)
 
 
