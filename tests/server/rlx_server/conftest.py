@@ -14,13 +14,13 @@ Serve = Callable[..., tuple[Running, str]]
 
 @pytest.fixture
 def worker_start() -> str:
-    """How servers start their workers; tests that hold for both ways are parametrised over it."""
+    """Return how servers start their workers; tests that check fork and spawn are parametrised over it."""
     return "fork"
 
 
 @pytest.fixture
 def serve(processes: Processes, tmp_path: Path, worker_start: str) -> Serve:
-    """Starts an RLX server with settings of the test's own."""
+    """Return a function that starts an RLX server with the given options and settings."""
 
     def start(*options: str, **settings: Any) -> tuple[Running, str]:
         return start_offline_server(processes, tmp_path, *options, **{"worker_start": worker_start, **settings})
@@ -30,7 +30,7 @@ def serve(processes: Processes, tmp_path: Path, worker_start: str) -> Serve:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """An RLX server for tests that need nothing special, and leave it as they found it."""
+    """Start one RLX server for all tests that need no settings of their own and do not change its state."""
     folder = tmp_path_factory.mktemp("shared")
     with Processes(folder) as processes:
         yield start_offline_server(processes, folder, heartbeat=0.2, max_frame_megabytes=1)

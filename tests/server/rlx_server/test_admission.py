@@ -1,4 +1,4 @@
-"""Who is let in."""
+"""Tests of admission: the limits on workers and on memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Machine:
         self.available_megabytes = 10_000.0
         self.worker_megabytes: dict[int, float] = {}
         self.now = 100.0
-        self.looked_at: list[int] = []
+        self.measured_pids: list[int] = []
 
     def process(self, pid: int) -> SimpleNamespace:
-        self.looked_at.append(pid)
+        self.measured_pids.append(pid)
         if pid not in self.worker_megabytes:
             raise psutil.NoSuchProcess(pid)
         size = self.worker_megabytes[pid] * MEGABYTE
@@ -38,15 +38,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_the_bound_on_workers_is_named(machine: Machine) -> None:
+def test_connection_past_max_workers_is_refused_with_the_limit(machine: Machine) -> None:
     two = Admission(max_workers=2, reserve_megabytes=0)
     assert two.refusal([1]) is None
     assert "2 connections" in (two.refusal([1, 2]) or "")
 
 
-def test_memory_left_must_bear_a_worker_and_the_reserve(machine: Machine) -> None:
+def test_memory_below_worker_size_plus_reserve_is_refused(machine: Machine) -> None:
     admission_ = Admission(max_workers=9, reserve_megabytes=200)
-    machine.available_megabytes = 351  # 150 are assumed while there is no worker to measure
+    machine.available_megabytes = 351  # without a worker to measure, 150 MB are assumed
     assert admission_.refusal([]) is None
     machine.available_megabytes = 349
     sentence = admission_.refusal([]) or ""
@@ -55,10 +55,10 @@ def test_memory_left_must_bear_a_worker_and_the_reserve(machine: Machine) -> Non
     assert "200 MB" in sentence
 
 
-def test_workers_are_measured_once_they_are_there(machine: Machine) -> None:
+def test_worker_size_is_measured_from_running_workers(machine: Machine) -> None:
     admission_ = Admission(max_workers=9, reserve_megabytes=0)
     machine.worker_megabytes = {1: 500, 2: 700}
-    assert admission_.refusal([1, 2, 3]) is None  # 3 has just ended: no harm
+    assert admission_.refusal([1, 2, 3]) is None  # worker 3 has just ended
     machine.now += 60
     machine.available_megabytes = 599
     assert "600 MB" in (admission_.refusal([1, 2]) or "")
@@ -66,32 +66,32 @@ def test_workers_are_measured_once_they_are_there(machine: Machine) -> None:
     assert admission_.refusal([1, 2]) is None
 
 
-def test_measuring_is_for_now_and_then(machine: Machine) -> None:
+def test_workers_are_sampled_at_most_once_per_interval(machine: Machine) -> None:
     admission_ = Admission(max_workers=99, reserve_megabytes=0)
     machine.worker_megabytes = dict.fromkeys(range(1, 51), 100.0)
     admission_.refusal(range(1, 51))
-    looked_at = len(machine.looked_at)
-    assert 0 < looked_at <= admission.SAMPLED_WORKERS
+    measured = len(machine.measured_pids)
+    assert 0 < measured <= admission.SAMPLED_WORKERS
     machine.now += admission.SAMPLE_SECONDS / 2
     admission_.refusal(range(1, 51))
-    assert len(machine.looked_at) == looked_at
+    assert len(machine.measured_pids) == measured
     machine.now += admission.SAMPLE_SECONDS
     admission_.refusal(range(1, 51))
-    assert len(machine.looked_at) > looked_at
+    assert len(machine.measured_pids) > measured
 
 
-def test_a_crowd_that_comes_at_once_is_not_let_in_on_the_same_free_memory(machine: Machine) -> None:
+def test_simultaneous_clients_do_not_share_the_same_free_memory(machine: Machine) -> None:
     admission_ = Admission(max_workers=99, reserve_megabytes=0)
-    machine.available_megabytes = 4 * 150 + 10  # nothing was taken yet by those that have just started
-    let_in: list[int] = []
-    while admission_.refusal(let_in) is None:
-        let_in.append(len(let_in) + 1)
-    assert len(let_in) == 4
-    machine.now += FORKED.seconds + 1  # by now what is available tells what they took
-    assert admission_.refusal(let_in) is None
+    machine.available_megabytes = 4 * 150 + 10  # new workers have not allocated their memory yet
+    admitted: list[int] = []
+    while admission_.refusal(admitted) is None:
+        admitted.append(len(admitted) + 1)
+    assert len(admitted) == 4
+    machine.now += FORKED.seconds + 1  # the available memory now reflects their allocations
+    assert admission_.refusal(admitted) is None
 
 
-def test_a_spawned_worker_shares_nothing_and_takes_its_time(machine: Machine) -> None:
+def test_spawned_worker_reserves_more_memory_for_longer(machine: Machine) -> None:
     admission_ = Admission(max_workers=9, reserve_megabytes=0, need=SPAWNED)
     machine.available_megabytes = 2 * 500 - 1
     assert admission_.refusal([]) is None
@@ -102,7 +102,7 @@ def test_a_spawned_worker_shares_nothing_and_takes_its_time(machine: Machine) ->
     assert admission_.refusal([1]) is None
 
 
-def test_swap_is_no_memory(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_swap_does_not_count_as_memory(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     plenty = 10**6 * MEGABYTE
     swap = SimpleNamespace(total=plenty, used=0, free=plenty)
     monkeypatch.setattr(admission.psutil, "swap_memory", lambda: swap)
@@ -110,7 +110,7 @@ def test_swap_is_no_memory(machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
     assert "has 300 MB of memory left" in (Admission(100, reserve_megabytes=256).refusal([]) or "")
 
 
-def test_who_only_asks_is_not_counted_as_refused(machine: Machine) -> None:
+def test_query_without_counting_adds_no_refusal(machine: Machine) -> None:
     admission_ = Admission(1, reserve_megabytes=256)
     assert admission_.refusal([1], counts=False) is not None
     machine.available_megabytes = 0.0

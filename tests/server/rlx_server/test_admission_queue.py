@@ -1,4 +1,4 @@
-"""Who of those that wait for a worker is next: real sockets, and a clock of the test's own."""
+"""Tests of the order in which waiting connections get a worker, with real sockets and a simulated clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from relaax.server.rlx_server.listening.pending_connections import PendingState
 
 
 class Scene:
+    """An admission queue with connected clients and a simulated clock."""
+
     def __init__(self) -> None:
         self.now = 1000.0
         self.waiting = AdmissionQueue(lambda: self.now)
@@ -19,7 +21,7 @@ class Scene:
         self._clients: dict[socket.socket, socket.socket] = {}
 
     def add(self, host: str = "127.0.0.1") -> socket.socket:
-        """A connection from `host`; the server's end of it."""
+        """Connect a client from `host` and queue it; return the server's end."""
         port = self._listening.getsockname()[1]
         client = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(host, 0))
         sock, _ = self._listening.accept()
@@ -27,8 +29,8 @@ class Scene:
         self.waiting.add(sock)
         return sock
 
-    def leave(self, sock: socket.socket) -> None:
-        """Its client does."""
+    def half_close(self, sock: socket.socket) -> None:
+        """Shut down sending at the client's end."""
         self._clients[sock].shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -40,15 +42,15 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    made = Scene()
-    yield made
-    made.close()
+    created = Scene()
+    yield created
+    created.close()
 
 
 CROWD = {"127.0.0.1": 20}
 
 
-def served(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
+def serve_all(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
     order = []
     while (sock := scene.waiting.next(crowd)) is not None:
         scene.waiting.remove(sock)
@@ -56,7 +58,7 @@ def served(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
     return order
 
 
-def test_without_layers_whole_hellos_are_served_only(scene: Scene) -> None:
+def test_only_whole_hellos_are_next_without_layered_connections(scene: Scene) -> None:
     layered, whole = scene.add(), scene.add()
     scene.waiting.remove(layered)
     scene.waiting.add(layered, PendingState.LAYERED)
@@ -66,16 +68,16 @@ def test_without_layers_whole_hellos_are_served_only(scene: Scene) -> None:
     assert scene.waiting.next({}) is layered
 
 
-def test_first_come_first_served(scene: Scene) -> None:
-    came = [scene.add() for _ in range(3)]
+def test_connections_are_served_in_order_of_arrival(scene: Scene) -> None:
+    accepted = [scene.add() for _ in range(3)]
     scene.now += NEW_SECONDS + 1
-    came.append(scene.add())
+    accepted.append(scene.add())
     assert len(scene.waiting) == 4
-    assert served(scene, {}) == came
+    assert serve_all(scene, {}) == accepted
     assert len(scene.waiting) == 0
 
 
-def test_beside_a_crowd_new_ones_come_first_in_turn_and_then_the_newest(scene: Scene) -> None:
+def test_crowded_queue_serves_new_in_order_then_newest_first(scene: Scene) -> None:
     oldest = scene.add()
     scene.now += 1.0
     old = scene.add()
@@ -83,28 +85,28 @@ def test_beside_a_crowd_new_ones_come_first_in_turn_and_then_the_newest(scene: S
     first = scene.add()
     scene.now += 0.5
     second = scene.add()
-    assert served(scene, CROWD) == [first, second, old, oldest]
+    assert serve_all(scene, CROWD) == [first, second, old, oldest]
 
 
-def test_beside_a_crowd_those_of_another_network_come_first(scene: Scene) -> None:
+def test_crowded_queue_serves_other_networks_first(scene: Scene) -> None:
     one = scene.add()
     other = scene.add("127.0.0.9")
     scene.now += 60.0
     new = scene.add()
-    assert served(scene, CROWD) == [other, new, one]
+    assert serve_all(scene, CROWD) == [other, new, one]
 
 
-def test_who_has_left_long_ago_is_not_served(scene: Scene) -> None:
+def test_stale_half_closed_connection_is_dropped(scene: Scene) -> None:
     left, here = scene.add(), scene.add()
-    scene.leave(left)
-    assert scene.waiting.next({}) is left, "it may have said all it has to say, and listen"
+    scene.half_close(left)
+    assert scene.waiting.next({}) is left, "a client may half-close after its hello and still read"
     scene.now += STALE_SECONDS
     assert scene.waiting.next({}) is here
     assert left.fileno() == -1
     assert len(scene.waiting) == 1
 
 
-def test_the_oldest_makes_room(scene: Scene) -> None:
+def test_drop_oldest_closes_the_oldest_connection(scene: Scene) -> None:
     oldest, other = scene.add(), scene.add()
     assert scene.waiting.drop_oldest()
     assert oldest.fileno() == -1

@@ -1,4 +1,4 @@
-"""A page in a real browser: the lines of RLX.md, from this computer and from others."""
+"""Tests of web pages in a real browser: the script of RLX.md, from local and from other origins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHECKED = (
 HELLO = """{ hello: { protocolVersion: 1, environment: "Tab", environments: 1, autoreset: ["AUTORESET_DISABLED"],
   mode: "MODE_TRAIN", actionSpace: { discrete: { n: 3 } },
   observationSpace: { box: { dtype: "DTYPE_FLOAT32", shape: [2] } } } }"""
-TURNS = """
+EPISODE = """
   const observation = [{ dtype: "DTYPE_FLOAT32", shape: [1, 2], data: "AAAAAAAAAAA=" }];
   if ("welcome" in answer) say({ init: { observation } });
   if ("actions" in answer && ++steps < 100) say({ step: { reward: [1], observation } });
@@ -46,11 +46,11 @@ TURNS = """
 
 
 def page(address: str) -> str:
-    """The script of RLX.md, with what it leaves out."""
+    """Return a page with the script of RLX.md, completed with a hello and an episode."""
     (script,) = re.findall(r"```js\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
     script, found = re.subn(r"\{ hello: .*? \} \}", lambda _: HELLO, script)
     assert found == 1
-    script, found = re.subn(r"  // else .*\n", lambda _: TURNS, script)
+    script, found = re.subn(r"  // else .*\n", lambda _: EPISODE, script)
     assert found == 1
     script = script.replace("127.0.0.1:7001", address)
     script += "socket.onerror = () => (document.title = 'refused');"
@@ -59,10 +59,10 @@ def page(address: str) -> str:
 
 @contextmanager
 def served_pages(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve the files of a folder at the port that this gives."""
+    """Serve the files of a folder over HTTP; yield the port."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        if tls is not None:  # agreed on in the thread of the connection, which may never say a word
+        if tls is not None:  # the handshake is made in the thread of the connection, as a client may stay silent
             server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -78,7 +78,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A folder, and the port at which it is served."""
+    """Serve a new folder over HTTP; yield the folder and the port."""
     folder = tmp_path / "pages"
     folder.mkdir()
     with served_pages(folder) as port:
@@ -104,10 +104,10 @@ try {
 
 @pytest.mark.slow
 @pytest.mark.checks(*_CHECKED)
-def test_the_client_in_a_page_over_tls(
+def test_page_with_the_client_plays_over_tls_if_it_trusts_the_ca(
     serve: Callable[..., tuple[Running, str]], pages: tuple[Path, int], tmp_path: Path
 ) -> None:
-    """The keys are those of `relaax keys`; a browser that does not know their authority does not connect."""
+    """The keys come from `relaax keys`. A browser that does not trust their authority does not connect."""
     need("chromium", "chromedriver", "certutil")
     keys = Keys(tmp_path / "keys")
     server, address = serve(**keys.rlx_port())
@@ -120,9 +120,9 @@ def test_the_client_in_a_page_over_tls(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.path("server.pem"), keys.path("server-key.pem"))
     with served_pages(folder, context) as secure, ExitStack() as stack:
-        browser = Browser(stack, tmp_path / "knows", keys.folder / "ca.pem")
+        browser = Browser(stack, tmp_path / "trusting", keys.folder / "ca.pem")
         browser.go(f"https://localhost:{secure}/")
-        wait_until(lambda: browser.title != "?", "the page has played", 120)
+        wait_until(lambda: browser.title != "?", "the episode in the page has ended", 120)
         assert browser.title == "return 100", server.report()
     (folder / "plain.html").write_text(page, encoding="utf-8")
     with ExitStack() as stack:
@@ -136,7 +136,7 @@ def test_the_client_in_a_page_over_tls(
 
 @pytest.mark.slow
 @pytest.mark.checks(*_CHECKED)
-def test_pages_of_this_computer_play_and_others_are_refused(
+def test_local_pages_play_and_pages_of_other_origins_are_refused(
     shared: tuple[Running, str], pages: tuple[Path, int], browser: Browser
 ) -> None:
     server, address = shared

@@ -1,4 +1,4 @@
-"""Serving from checkpoints alone: the newest one, what follows it, and nobody who trains."""
+"""Tests of serving from checkpoints: the newest one is loaded, newer ones follow, and training is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = {"network": {"dense": [4]}, "normalize_rewards": None}
 
 
 class Checkpoints:
-    """A folder in which a checkpoint always takes the action that its bias prefers."""
+    """A folder of checkpoints whose policy always takes one action, set by a bias."""
 
     def __init__(self, folder: Path, **keys: object) -> None:
         algorithm = bundled("da3c")
@@ -44,15 +44,15 @@ class Checkpoints:
         self.size = len(algorithm.ParameterServer(config, Box(shape=(3,)), Discrete(2)).initial_parameters(0))
         self.manager = CheckpointManager(LocalStore(folder))
 
-    def save(self, global_step: int, prefers: int) -> str:
-        """One of two shards, whose policy's biases say what is preferred."""
+    def save(self, global_step: int, action: int) -> str:
+        """Save a checkpoint of two shards whose policy takes `action`; return its id."""
         from relaax.algorithm_base.network import NetworkConfig, network_for
 
         spec = network_for(
             NetworkConfig(dense=[4]), Box(shape=(3,)), {"policy": 2, "value": 1}, None, groups=(("policy",), ("value",))
         )
         vector = np.zeros(self.size, np.float32)
-        spec.layout().views(vector)["policy/bias"][prefers] = 5.0
+        spec.layout().views(vector)["policy/bias"][action] = 5.0
         middle = self.size // 2
         parts = {"shard-0": {"parameters": vector[:middle]}, "shard-1": {"parameters": vector[middle:]}}
         manifest = {
@@ -69,7 +69,7 @@ def registration(checkpoints: Checkpoints, session: str = "a") -> Registration:
     return Registration(checkpoints.fingerprint, session, environments=2)
 
 
-def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_loaded_and_newer_ones_follow(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     now = 0.0
     client = CheckpointClient(LocalStore(tmp_path), checkpoints.config, clock=lambda: now)
@@ -83,12 +83,12 @@ def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
     assert not set(registered.actors) & set(other.register(registration(checkpoints, "b")).actors)
     first = client.pull()
     newer = checkpoints.save(200, 1)
-    assert client.pull() is first, "it does not look all the time"
+    assert client.pull() is first, "the store is checked once per CHECK_SECONDS"
     now += CHECK_SECONDS
     second = client.pull()
     assert (second.global_step, second.version, client.global_step) == (200, first.version + 1, 200)
     assert (second.parameters != first.parameters).any()
-    # What was damaged or deleted since leaves what there is.
+    # If newer checkpoints are damaged or deleted, the parameters stay or fall back to an older checkpoint.
     checkpoints.save(300, 0)
     (damaged,) = (path for path in tmp_path.iterdir() if path.name.startswith("00000003"))
     (damaged / "shard-1.safetensors").write_bytes(b"nothing")
@@ -99,27 +99,29 @@ def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
         client.push(None, 5)
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(100, 0)
     other = Checkpoints(tmp_path, lstm=True)
     with pytest.raises(ParameterServerError, match="algorithm.lstm is false in the checkpoint, true in"):
         CheckpointClient(LocalStore(tmp_path), other.config).register(registration(other))
 
 
-def test_spaces_that_a_checkpoint_does_not_have_are_the_clients(tmp_path: Path) -> None:
+def test_space_mismatch_names_the_spaces_of_both(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(100, 0)
-    theirs = fingerprint("da3c", checkpoints.config, Box(shape=(6,)), Discrete(2))
+    client_fingerprint = fingerprint("da3c", checkpoints.config, Box(shape=(6,)), Discrete(2))
     with pytest.raises(
         ParameterServerError,
         match=r"its observation_space is Box\(float32, \[3\]\), the client's is Box\(float32, \[6\]\)\.",
     ):
-        CheckpointClient(LocalStore(tmp_path), checkpoints.config).register(Registration(theirs, "a", environments=1))
+        CheckpointClient(LocalStore(tmp_path), checkpoints.config).register(
+            Registration(client_fingerprint, "a", environments=1)
+        )
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[Path, Checkpoints]]:
-    """A run directory with one checkpoint, which prefers action 1."""
+    """Write a run directory with one checkpoint that takes action 1."""
     folder = tmp_path / "run"
     checkpoints = Checkpoints(folder / "checkpoints")
     checkpoints.save(100, 1)
@@ -129,13 +131,13 @@ def run(tmp_path: Path) -> Iterator[tuple[Path, Checkpoints]]:
     yield folder, checkpoints
 
 
-def acted(address: str) -> list[int]:
+def actions_of(address: str) -> list[int]:
     with Client(address, mode="exploit", retry_seconds=20.0, **SPACES) as client:
         return [client.init(np.zeros(3, np.float32)), client.send(0.0, np.ones(3, np.float32))]
 
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_server_of_checkpoints_acts_and_trains_nobody(
+def test_checkpoint_server_acts_and_refuses_training_clients(
     tmp_path: Path, run: tuple[Path, Checkpoints], start: str
 ) -> None:
     folder, checkpoints = run
@@ -143,9 +145,9 @@ def test_a_server_of_checkpoints_acts_and_trains_nobody(
         server, address = processes.start_server(
             *RLX_SERVER, "--exploit", "--checkpoint", folder, "--set", f"rlx-server.worker_start={start}"
         )
-        assert acted(address) == [1, 1]
+        assert actions_of(address) == [1, 1]
         checkpoints.save(200, 0)
-        assert acted(address) == [0, 0], "whoever connects gets the newest"
+        assert actions_of(address) == [0, 0], "a new connection gets the newest checkpoint"
         with pytest.raises(Failure, match="only accepts clients that do not train: connect in exploit mode"):
             Client(address, retry_seconds=0, **SPACES).init(np.zeros(3, np.float32))
         assert server.stop(signal.SIGTERM) == 0, server.report()
@@ -154,7 +156,7 @@ def test_a_server_of_checkpoints_acts_and_trains_nobody(
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/checkpoint")
-def test_a_connection_follows_what_is_published(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+def test_open_connection_follows_newer_checkpoints(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     folder, checkpoints = run
     with Processes(tmp_path) as processes:
         _, address = processes.start_server(*RLX_SERVER, "--checkpoint", folder)
@@ -162,11 +164,11 @@ def test_a_connection_follows_what_is_published(tmp_path: Path, run: tuple[Path,
             state = np.zeros(3, np.float32)
             assert client.init(state) == 1
             checkpoints.save(200, 0)
-            wait_until(lambda: client.send(0.0, state) == 0, "the newer one acts", interval=0.2)
+            wait_until(lambda: client.send(0.0, state) == 0, "the newer checkpoint acts", interval=0.2)
 
 
 @pytest.mark.slow
-def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+def test_checkpoint_in_s3_is_served(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     folder, _ = run
     with s3_server(tmp_path) as s3, Processes(tmp_path) as processes:
         place = f"s3://{s3.bucket()}/poles"
@@ -176,7 +178,7 @@ def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
         _, address = processes.start_server(
             *RLX_SERVER, "--config", folder / "configuration.yaml", "--checkpoint", place, *options
         )
-        assert acted(address) == [1, 1]
+        assert actions_of(address) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,9 @@ def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
         (["--config", "da3c_gym_cartpole", "--checkpoint", "s3://bucket"], "use s3://BUCKET/KEY"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+def test_unusable_checkpoint_options_exit_with_one_sentence(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
     with Processes(tmp_path) as processes:
         process = processes.start(*RLX_SERVER, *arguments, cwd=tmp_path)
         assert process.wait(60) == 2, process.report()
@@ -195,10 +199,10 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, arguments: 
         assert "Traceback" not in process.stderr
 
 
-def test_a_program_of_environments_can_be_played_with_it(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+def test_environment_program_with_other_spaces_is_refused(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     folder, _ = run
     with Processes(tmp_path) as processes:
         _, address = processes.start_server(*RLX_SERVER, "--checkpoint", folder)
         done = program("OpenAI_Gym", address, "CartPole-v1", "1", "--exploit", "--episodes", "1")
-        assert done.returncode == 2, "these are other spaces"
+        assert done.returncode == 2, "CartPole has other spaces"
         assert "is of another model" in done.stderr

@@ -1,4 +1,4 @@
-"""Workers from their server's point of view: real processes, which do what a worker's would."""
+"""Tests of the server's table of workers, with real processes that send the reports of workers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, STALLED, WEL
 from support.processes import wait_until
 
 
-class Nursery:
-    """Children whose processes are `sleep`; the other end of each one's reports is here."""
+class WorkerTable:
+    """A table of workers whose processes are `sleep`; it also holds the workers' ends of the reports."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.ended: list[int] = []
         self.failed: list[str] = []
-        self.beside: list[list[int]] = []
-        self.no_room: str | None = None
+        self.serving_at_refusal: list[list[int]] = []
+        self.refusal_sentence: str | None = None
         self.places = UnprovenClients(free=1)
         self.children = Children(self.selector, self.ended.append, self.failed.append, self._refusal, self.places)
         self._reports: dict[int, WorkerReports] = {}
@@ -41,29 +41,32 @@ class Nursery:
         return pid
 
     def _refusal(self, workers: list[int]) -> str | None:
-        self.beside.append(workers)
-        return self.no_room
+        self.serving_at_refusal.append(workers)
+        return self.refusal_sentence
 
     def resume(self, pid: int) -> str | None:
-        """The worker's client has gone on; what the worker is answered."""
+        """Report that the worker's client has sent its hello; return the server's answer."""
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(self._reports[pid].resume, self._lifeline)
-            wait_until(lambda: (self.turn(), answer.done())[1], "it was answered")
+            wait_until(lambda: (self.poll(), answer.done())[1], "the server answers")
             return answer.result()
 
-    def news_of(self, pid: int) -> WorkerReports:
+    def reports_of(self, pid: int) -> WorkerReports:
         return self._reports[pid]
 
-    def turn_until(self, handshakes: int) -> None:
-        """A process that has just started may hold all pipes for a moment."""
+    def poll_until(self, handshakes: int) -> None:
+        """Poll until `handshakes` workers are in their handshake.
 
-        def known() -> bool:
-            self.turn()
+        A process that has just started may hold all pipes for a moment.
+        """
+
+        def is_reached() -> bool:
+            self.poll()
             return self.children.handshakes == handshakes
 
-        wait_until(known, f"all but {handshakes} have said what they had to")
+        wait_until(is_reached, f"{handshakes} workers in their handshake")
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         for key, _ in self.selector.select(0):
             self.children.read_report(key.fd)
         self.children.reap()
@@ -81,148 +84,148 @@ class Nursery:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
+def table() -> Iterator[WorkerTable]:
+    created = WorkerTable()
+    yield created
+    created.close()
 
 
-def test_a_place_is_free_once_it_is_known_whether_the_client_is_let_in(nursery: Nursery) -> None:
-    admitted, told, unknown, wrong = nursery.add(), nursery.add(), nursery.add(), nursery.add(serves=False)
-    assert (nursery.children.handshakes, nursery.children.refusing) == (4, 1)
-    nursery.news_of(admitted).admitted()
-    nursery.news_of(told).close()
-    nursery.news_of(wrong).close()
-    nursery.turn_until(handshakes=1)
-    assert nursery.children.refusing == 0
-    assert nursery.children.serving == [admitted, unknown]
-    assert nursery.children.pids == [admitted, told, unknown, wrong]
+def test_handshake_ends_once_the_client_is_admitted_or_refused(table: WorkerTable) -> None:
+    admitted, refused, unknown, wrong = table.add(), table.add(), table.add(), table.add(serves=False)
+    assert (table.children.handshakes, table.children.refusing) == (4, 1)
+    table.reports_of(admitted).admitted()
+    table.reports_of(refused).close()
+    table.reports_of(wrong).close()
+    table.poll_until(handshakes=1)
+    assert table.children.refusing == 0
+    assert table.children.serving == [admitted, unknown]
+    assert table.children.pids == [admitted, refused, unknown, wrong]
 
 
-def test_only_so_many_wait_for_clients_that_were_told(
-    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_oldest_closing_workers_are_killed_past_max_closing(
+    table: WorkerTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(children, "MAX_CLOSING", 2)
-    workers = [nursery.add() for _ in range(4)]
+    workers = [table.add() for _ in range(4)]
     for index, pid in enumerate(workers):
-        nursery.news_of(pid).close()
-        nursery.turn_until(handshakes=3 - index)
+        table.reports_of(pid).close()
+        table.poll_until(handshakes=3 - index)
 
     def ended() -> list[int]:
-        nursery.turn()
-        return nursery.ended if len(nursery.ended) == 2 else []
+        table.poll()
+        return table.ended if len(table.ended) == 2 else []
 
-    assert sorted(wait_until(ended, "two were ended")) == sorted(workers[:2])
-    assert nursery.children.pids == workers[2:]
-    assert not caplog.records, "that is no accident to be told of"
-
-
-def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
-    pid = nursery.add()
-    assert (nursery.children.handshakes, nursery.children.serving) == (1, [pid])
-    nursery.news_of(pid).send(STALLED)
-    nursery.turn_until(handshakes=0)
-    assert nursery.children.serving == []
-    assert nursery.resume(pid) is None
-    assert nursery.children.handshakes == 1
-    assert nursery.children.serving == [pid]
-    nursery.news_of(pid).admitted()
-    nursery.turn_until(handshakes=0)
-    assert nursery.children.serving == [pid]
-    assert nursery.failed == []
+    assert sorted(wait_until(ended, "two workers have ended")) == sorted(workers[:2])
+    assert table.children.pids == workers[2:]
+    assert not caplog.records, "killing a worker that only closes is not logged"
 
 
-def test_whether_there_is_room_is_decided_when_the_client_has_gone_on(nursery: Nursery) -> None:
-    here, waiting = nursery.add(), nursery.add()
-    nursery.news_of(waiting).send(STALLED)
-    nursery.turn_until(handshakes=1)
-    nursery.no_room = "this server is full"
-    assert nursery.resume(waiting) == "this server is full"
-    assert nursery.beside == [[here]]
-    assert nursery.children.serving == [here]
+def test_stalled_worker_takes_no_place_until_it_resumes(table: WorkerTable) -> None:
+    pid = table.add()
+    assert (table.children.handshakes, table.children.serving) == (1, [pid])
+    table.reports_of(pid).send(STALLED)
+    table.poll_until(handshakes=0)
+    assert table.children.serving == []
+    assert table.resume(pid) is None
+    assert table.children.handshakes == 1
+    assert table.children.serving == [pid]
+    table.reports_of(pid).admitted()
+    table.poll_until(handshakes=0)
+    assert table.children.serving == [pid]
+    assert table.failed == []
 
 
-def test_no_more_are_started_while_those_that_wait_have_hardly_begun(
-    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+def test_room_is_checked_when_a_stalled_worker_resumes(table: WorkerTable) -> None:
+    here, waiting = table.add(), table.add()
+    table.reports_of(waiting).send(STALLED)
+    table.poll_until(handshakes=1)
+    table.refusal_sentence = "this server is full"
+    assert table.resume(waiting) == "this server is full"
+    assert table.serving_at_refusal == [[here]]
+    assert table.children.serving == [here]
+
+
+def test_recently_stalled_workers_past_the_limit_mean_crowded(
+    table: WorkerTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "MAX_STALLED", 2)
     monkeypatch.setattr(children, "STALL_SECONDS", 3600.0)
     for handshakes in (0, 0):
-        assert not nursery.children.crowded
-        nursery.news_of(nursery.add()).send(STALLED)
-        nursery.turn_until(handshakes)
-    assert nursery.children.crowded
+        assert not table.children.crowded
+        table.reports_of(table.add()).send(STALLED)
+        table.poll_until(handshakes)
+    assert table.children.crowded
     monkeypatch.setattr(children, "STALL_SECONDS", 0.0)
-    assert not nursery.children.crowded
+    assert not table.children.crowded
 
 
-def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
-    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+def test_oldest_stalled_worker_past_limit_is_killed_as_failed(
+    table: WorkerTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "MAX_STALLED", 2)
-    pids = [nursery.add(host=f"10.0.0.{i}") for i in range(3)]
+    pids = [table.add(host=f"10.0.0.{i}") for i in range(3)]
     for i, pid in enumerate(pids):
-        nursery.news_of(pid).send(STALLED)
-        nursery.turn_until(handshakes=2 - i)
-    assert nursery.failed == ["10.0.0.0"]
+        table.reports_of(pid).send(STALLED)
+        table.poll_until(handshakes=2 - i)
+    assert table.failed == ["10.0.0.0"]
 
-    def buried() -> bool:
-        nursery.turn()
-        return nursery.ended == pids[:1]
+    def is_reaped() -> bool:
+        table.poll()
+        return table.ended == pids[:1]
 
-    wait_until(buried, "the oldest was ended")
-
-
-def test_a_client_that_failed_is_told_of_by_its_host(nursery: Nursery) -> None:
-    pid = nursery.add(host="10.0.0.9")
-    nursery.news_of(pid).send(FAILED)
-    nursery.news_of(pid).close()
-    nursery.turn_until(handshakes=0)
-    assert nursery.failed == ["10.0.0.9"]
-    assert nursery.children.serving == []
+    wait_until(is_reaped, "the oldest worker has ended")
 
 
-def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
+def test_failed_client_is_reported_with_its_host(table: WorkerTable) -> None:
+    pid = table.add(host="10.0.0.9")
+    table.reports_of(pid).send(FAILED)
+    table.reports_of(pid).close()
+    table.poll_until(handshakes=0)
+    assert table.failed == ["10.0.0.9"]
+    assert table.children.serving == []
+
+
+def welcome_clients(table: WorkerTable, count: int, host: str = "10.0.0.1") -> list[int]:
     pids = []
     for _ in range(count):
-        pids.append(nursery.add(host=host))
-        nursery.news_of(pids[-1]).admitted()
-        nursery.news_of(pids[-1]).send(WELCOMED)
-        wait_until(lambda: (nursery.turn(), len(nursery.places) == len(pids))[1], "it was heard")
+        pids.append(table.add(host=host))
+        table.reports_of(pids[-1]).admitted()
+        table.reports_of(pids[-1]).send(WELCOMED)
+        wait_until(lambda: (table.poll(), len(table.places) == len(pids))[1], "the welcome is recorded")
     return pids
 
 
-def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_unproven_worker_is_evicted_and_notified(table: WorkerTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
     monkeypatch.setattr(admission, "EXTRA_PLACES", 1)
-    first, second = greeted(nursery, 2)
-    assert nursery.children.handshakes == 0
-    assert nursery.children.serving == [first, second]
-    nursery.children.reserve_place()
-    assert nursery.children.serving == [second]
-    assert nursery.children.pids == [first, second]
-    assert nursery.children.counts["crowded_out"] == 1
+    first, second = welcome_clients(table, 2)
+    assert table.children.handshakes == 0
+    assert table.children.serving == [first, second]
+    table.children.reserve_place()
+    assert table.children.serving == [second]
+    assert table.children.pids == [first, second]
+    assert table.children.counts["crowded_out"] == 1
     poll = select.poll()
-    poll.register(nursery.news_of(first).descriptor, select.POLLIN)
-    poll.register(nursery.news_of(second).descriptor, select.POLLIN)
-    assert [descriptor for descriptor, _ in poll.poll(20_000)] == [nursery.news_of(first).descriptor]
+    poll.register(table.reports_of(first).descriptor, select.POLLIN)
+    poll.register(table.reports_of(second).descriptor, select.POLLIN)
+    assert [descriptor for descriptor, _ in poll.poll(20_000)] == [table.reports_of(first).descriptor]
 
 
-def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proven_workers_are_not_evicted(table: WorkerTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
-    pids = greeted(nursery, 2)
+    pids = welcome_clients(table, 2)
     for pid in pids:
-        nursery.news_of(pid).send(PROVEN)
-    wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "they were heard")
-    assert not nursery.children.free_place()
-    assert nursery.children.serving == pids
+        table.reports_of(pid).send(PROVEN)
+    wait_until(lambda: (table.poll(), len(table.places) == 0)[1], "the reports are read")
+    assert not table.children.free_place()
+    assert table.children.serving == pids
 
 
-def test_who_leaves_without_a_word_more_frees_its_place_and_has_not_failed(nursery: Nursery) -> None:
-    (pid,) = greeted(nursery, 1)
-    nursery.news_of(pid).send(FAILED)  # a mistake, but none of the handshake
-    nursery.news_of(pid).close()
-    wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "it was heard")
-    assert nursery.failed == []
-    assert nursery.children.counts["handshake_failures"] == 0
-    assert nursery.children.serving == []
+def test_client_lost_after_its_welcome_is_not_a_failed_handshake(table: WorkerTable) -> None:
+    (pid,) = welcome_clients(table, 1)
+    table.reports_of(pid).send(FAILED)  # a protocol error after the handshake
+    table.reports_of(pid).close()
+    wait_until(lambda: (table.poll(), len(table.places) == 0)[1], "the end of the reports is read")
+    assert table.failed == []
+    assert table.children.counts["handshake_failures"] == 0
+    assert table.children.serving == []

@@ -1,4 +1,4 @@
-"""Quotas of clients, with a clock that the tests move."""
+"""Tests of the quotas of clients, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 class Server:
-    """Claims of the clients in a file. `now` is the clock's time."""
+    """Claims of the clients in a file. `now` is the time of the simulated clock, in seconds."""
 
-    def __init__(self, folder: Path, most_of_address: int = 1000) -> None:
+    def __init__(self, folder: Path, address_limit: int = 1000) -> None:
         self.file = ClientsFile(folder)
         self.file.write()
         self.now = 1000.0
         self.authentication = Authentication(names={})
-        self._most_of_address = most_of_address
+        self._address_limit = address_limit
         self._pids = itertools.count(1)
 
     def open(self, **clients: dict[str, object]) -> Claims:
         self.file.write(**clients)
         accounts = ClientAccounts(str(self.file.path), self.authentication, lambda: self.now)
-        self.claims = Claims(accounts, 100, self._most_of_address, 10, lambda: self.now)
+        self.claims = Claims(accounts, 100, self._address_limit, 10, lambda: self.now)
         return self.claims
 
     def claim(
-        self, name: str, environments: int = 1, host: str = HERE, shown_as: str | None = None
+        self, name: str, environments: int = 1, host: str = HERE, shown_digest: str | None = None
     ) -> tuple[int, Grant | ClaimRefusal]:
-        """The process id of the worker that claims, and the decision."""
+        """Return the process id of the claiming worker and the decision."""
         pid = next(self._pids)
         digest = hashlib.sha256(token_of(name).encode()).hexdigest() if name else ""
-        return pid, self.claims.decide(pid, host, Claim(name, shown_as or digest, environments))
+        return pid, self.claims.decide(pid, host, Claim(name, shown_digest or digest, environments))
 
     def granted(self, name: str, environments: int = 1, host: str = HERE) -> tuple[int, Grant]:
         pid, decision = self.claim(name, environments, host)
         assert isinstance(decision, Grant), decision
         return pid, decision
 
-    def refused(self, name: str, environments: int = 1, shown_as: str | None = None) -> ClaimRefusal:
-        _, decision = self.claim(name, environments, HERE, shown_as)
+    def refused(self, name: str, environments: int = 1, shown_digest: str | None = None) -> ClaimRefusal:
+        _, decision = self.claim(name, environments, HERE, shown_digest)
         assert isinstance(decision, ClaimRefusal), decision
         return decision
 
@@ -73,7 +73,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     return Server(tmp_path)
 
 
-def test_max_connections_bounds_a_client_until_one_leaves(server: Server) -> None:
+def test_max_connections_bounds_a_client_until_one_disconnects(server: Server) -> None:
     server.open(lab={"max-connections": 2}, room={})
     first, _ = server.granted("lab")
     server.granted("lab")
@@ -100,11 +100,11 @@ def test_max_environments_is_inclusive(server: Server) -> None:
     server.granted("lab", 4)
     server.granted("lab", 6)
     assert server.refused("lab", 1).code is ErrorCode.OVERLOADED
-    assert server.refused("lab", 11).code is ErrorCode.LIMIT_EXCEEDED, "alone it is too many"
+    assert server.refused("lab", 11).code is ErrorCode.LIMIT_EXCEEDED, "this connection alone exceeds the quota"
 
 
 def test_address_limit_counts_all_clients(tmp_path: Path) -> None:
-    server = Server(tmp_path, most_of_address=20)
+    server = Server(tmp_path, address_limit=20)
     server.open(lab={}, room={})
     server.granted("lab", 10)
     server.granted("room", 10)
@@ -113,13 +113,13 @@ def test_address_limit_counts_all_clients(tmp_path: Path) -> None:
 
 
 def test_make_room_is_called_at_the_address_limit_only(tmp_path: Path) -> None:
-    server = Server(tmp_path, most_of_address=10)
+    server = Server(tmp_path, address_limit=10)
     server.open(lab={})
     pid, _ = server.granted("lab", 10)
-    asked: list[int] = []
+    freed: list[int] = []
 
     def free_place() -> bool:
-        asked.append(pid)
+        freed.append(pid)
         server.claims.release(pid)
         return True
 
@@ -127,7 +127,7 @@ def test_make_room_is_called_at_the_address_limit_only(tmp_path: Path) -> None:
     for host, environments in ((THERE, 1), (HERE, 10)):
         decision = server.claims.decide(500 + environments, host, Claim("lab", digest, environments), free_place)
         assert isinstance(decision, Grant)
-    assert asked == [pid], "at the limit only"
+    assert freed == [pid], "at the limit only"
 
 
 def test_replaced_token_is_revoked(server: Server) -> None:
@@ -138,12 +138,12 @@ def test_replaced_token_is_revoked(server: Server) -> None:
     new = hashlib.sha256(b"another token of lab").hexdigest()
     server.file.write(lab={"token-sha256": new}, room={})
     assert server.reread(lab={"token-sha256": new}, room={}) == [lab]
-    refusal = server.refused("lab", shown_as=old)  # it was identified just before the file was read again
+    refusal = server.refused("lab", shown_digest=old)  # it was identified just before the file was reloaded
     assert (refusal.code, refusal.sentence) == (
         ErrorCode.UNAUTHENTICATED,
         "the client's token is no longer valid",
     )
-    _, decision = server.claim("lab", shown_as=new)
+    _, decision = server.claim("lab", shown_digest=new)
     assert isinstance(decision, Grant)
     assert server.authentication.identify(token_of("lab")) != Identity("lab", old)
     assert server.authentication.identify("another token of lab") == Identity("lab", new)
@@ -180,11 +180,11 @@ def test_rows_of_ended_workers_are_cleared_and_reused(server: Server) -> None:
     pid, before = server.granted("lab")
     server.meter(before).charge(5, 100)
     server.claims.remove(pid)
-    for _ in range(1000):  # far more than there are rows
+    for _ in range(1000):  # more connections than rows
         pid, grant = server.granted("lab")
         assert server.claims.meters.read(grant.row).steps == 0
         server.claims.remove(pid)
-    assert server.claims.sample()["lab"]["steps"] == 5, "what it has done counts on"
+    assert server.claims.sample()["lab"]["steps"] == 5, "the total includes ended connections"
 
 
 def test_bucket_is_kept_while_its_client_is_connected(server: Server) -> None:
@@ -240,7 +240,7 @@ def test_stuck_connection_is_logged_once(
         assert caplog.text.count("client lab (127.0.0.1) does not read its answers, for 10 s by now") == stuck
     server.now += 30.0
     server.claims.check()
-    assert caplog.text.count("does not read") == 1, "not each second"
+    assert caplog.text.count("does not read") == 1, "the warning is logged once"
     server.meter(grant).clear_stuck()
     assert server.claims.sample()["lab"]["stuck"] == 0
 
@@ -254,7 +254,7 @@ def test_throttled_client_is_logged_with_its_rates(server: Server, caplog: pytes
     at = (server.claims.meters.buckets + lab.row) * width
     for window, waited in enumerate((0.0, 4.0)):
         numbers[at] += 50.0  # steps
-        numbers[at + 2] += waited  # seconds that its quota of steps made it wait
+        numbers[at + 2] += waited  # seconds that the quota of steps delayed the client
         server.meter(room).charge(10, 0)
         server.now += WINDOW_SECONDS
         server.claims.check()

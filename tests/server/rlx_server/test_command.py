@@ -1,4 +1,4 @@
-"""The command line of relaax-rlx-server: what is refused, and in which words."""
+"""Tests of the command line of relaax-rlx-server: options, and errors in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = (sys.executable, "-m", "relaax.server.rlx_server.main")
 
 
 def refused(processes: Processes, *arguments: str | Path) -> str:
-    """What the command says before it exits with code 2, in one line."""
+    """Run the command, check that it exits with code 2, and return its one error line."""
     server = processes.start(*COMMAND, *arguments)
     assert server.wait(120) == 2, server.report()
     assert server.lines == []
@@ -26,27 +26,27 @@ def refused(processes: Processes, *arguments: str | Path) -> str:
     return lines[0]
 
 
-def test_a_port_in_use(processes: Processes, tmp_path: Path) -> None:
+def test_port_in_use_is_refused_with_the_way_out(processes: Processes, tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as taken:
         sentence = refused(processes, "--config", write_config(tmp_path), "--bind", name_of(taken))
         assert name_of(taken) in sentence
         assert "another port" in sentence
 
 
-def test_an_address_that_others_can_reach(processes: Processes, tmp_path: Path) -> None:
+def test_public_address_without_authentication_is_refused(processes: Processes, tmp_path: Path) -> None:
     sentence = refused(processes, "--config", write_config(tmp_path), "--bind", "0.0.0.0:0")
     assert "0.0.0.0:0" in sentence
     assert "--allow-anonymous" in sentence
 
 
-def test_an_address_that_others_can_reach_where_that_is_wanted(processes: Processes, tmp_path: Path) -> None:
+def test_public_address_is_served_with_allow_anonymous(processes: Processes, tmp_path: Path) -> None:
     _, address = start_offline_server(processes, tmp_path, "--bind", "0.0.0.0:0", "--allow-anonymous")
     with Line(address) as line:
         line.open()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected_words"),
     [
         ({"hartbeat": 3}, ["hartbeat", "'heartbeat'"]),
         ({"heartbeat": -1}, ["heartbeat", "-1"]),
@@ -66,27 +66,27 @@ def test_an_address_that_others_can_reach_where_that_is_wanted(processes: Proces
         "no device",
     ],
 )
-def test_a_configuration_that_cannot_be_used(
-    processes: Processes, tmp_path: Path, settings: dict[str, object], said: list[str]
+def test_unusable_configuration_is_refused_by_key_and_value(
+    processes: Processes, tmp_path: Path, settings: dict[str, object], expected_words: list[str]
 ) -> None:
     sentence = refused(processes, "--config", write_config(tmp_path, **settings))  # type: ignore[arg-type]
-    for word in said:
+    for word in expected_words:
         assert word in sentence
 
 
-def test_a_file_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
+def test_missing_configuration_file_is_named(processes: Processes, tmp_path: Path) -> None:
     assert "missing.yaml" in refused(processes, "--config", tmp_path / "missing.yaml")
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, which would be used")
-def test_the_short_form_of_a_device_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_missing_device_of_algorithm_gpu_is_refused(processes: Processes, tmp_path: Path) -> None:
     sentence = refused(processes, "--config", write_config(tmp_path, {"gpu": True}))
     assert "relaax-rlx-server.device (by algorithm.gpu): gpu was asked for" in sentence
 
 
-def test_the_servers_own_device_counts_more_than_the_short_form(processes: Processes, tmp_path: Path) -> None:
+def test_device_option_overrides_algorithm_gpu(processes: Processes, tmp_path: Path) -> None:
     _, address = start_offline_server(processes, tmp_path, "--device", "cpu", algorithm={"gpu": True}, device="gpu:99")
     with Line(address) as line:
         line.open()
@@ -94,8 +94,8 @@ def test_the_servers_own_device_counts_more_than_the_short_form(processes: Proce
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
-def test_an_algorithm_that_runs_an_operation_while_it_is_imported(processes: Processes, tmp_path: Path) -> None:
-    """TensorFlow then has threads, and a forked worker could hang for ever."""
+def test_algorithm_that_runs_an_operation_at_import_is_refused(processes: Processes, tmp_path: Path) -> None:
+    """TensorFlow then has threads, and a forked worker could hang."""
     algorithm = tmp_path / "hasty.py"
     algorithm.write_text(
         f"import tensorflow as tf\n{ALGORITHM.read_text()}\nONE = tf.constant(1.0) + 1.0\n".replace(
@@ -107,14 +107,14 @@ def test_an_algorithm_that_runs_an_operation_while_it_is_imported(processes: Pro
     assert "imported" in sentence
 
 
-def test_the_command_line_wins_over_the_file(processes: Processes, tmp_path: Path) -> None:
+def test_command_line_option_overrides_the_file(processes: Processes, tmp_path: Path) -> None:
     options = ("--timeout", "0.5", "--set", "rlx-server.idle_timeout=77")
     _, address = start_offline_server(processes, tmp_path, *options, timeout=3.0, idle_timeout=5)
     with Line(address) as line:
         assert line.open().limits.idle_timeout_seconds == 77
 
 
-def test_help_says_what_there_is(processes: Processes) -> None:
+def test_help_lists_the_options(processes: Processes) -> None:
     command = processes.start(*COMMAND, "--help")
     assert command.wait() == 0
     text = "\n".join(command.lines)
@@ -125,7 +125,7 @@ def test_help_says_what_there_is(processes: Processes) -> None:
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see a process's environment")
-def test_the_kernels_of_blas_are_those_that_the_environment_asks_for_unless_native_is_said(
+def test_blas_kernels_follow_the_environment_unless_native(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")

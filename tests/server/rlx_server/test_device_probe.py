@@ -1,4 +1,4 @@
-"""Looking for a device in a child, from a process that may fork afterwards as if nothing had happened."""
+"""Tests of the device check in a child process, after which the parent can still fork safely."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LOOK = """
+PROGRAM = """
 import os, signal
 import tensorflow as tf
 from relaax.server.rlx_server.workers import spawners
@@ -15,12 +15,12 @@ from relaax.server.rlx_server.workers import spawners
 descriptors = len(os.listdir("/proc/self/fd"))
 print(spawners.device_refusal("cpu"))
 print(spawners.device_refusal("gpu:99"))
-look = spawners._send_device_error
+send_device_error = spawners._send_device_error
 spawners._send_device_error = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
 print(spawners.device_refusal("gpu"))
 spawners._send_device_error = lambda device, answer: 1 / 0
 print(spawners.device_refusal("gpu"))
-spawners._send_device_error = lambda device, answer: look("cpu", answer)
+spawners._send_device_error = lambda device, answer: send_device_error("cpu", answer)
 print(spawners.device_refusal("gpu"))
 print(spawners.thread_count(), len(os.listdir("/proc/self/fd")) - descriptors, flush=True)
 pid = os.fork()
@@ -32,16 +32,16 @@ print(os.waitpid(pid, 0)[1])
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/nn/tensorflow_loading.py")
-def test_the_child_looks_and_the_parent_stays_as_it_was() -> None:
+def test_device_check_in_a_child_leaves_the_parent_unchanged() -> None:
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, env=environment, timeout=240, check=True
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=240, check=True
     )
-    cpu, missing, crashed, failed, there, parent, forked = answer.stdout.splitlines()
-    assert (cpu, there) == ("None", "None")
+    cpu, missing, crashed, failed, found, parent, forked = answer.stdout.splitlines()
+    assert (cpu, found) == ("None", "None")
     assert missing.startswith("gpu:99 was asked for, but TensorFlow finds ")
     assert crashed.startswith("the process that checked for device gpu was ended by SIGSEGV: use cpu")
     assert "failed, as logged above" in failed
     assert "ZeroDivisionError" in answer.stderr
-    assert parent == "1 0", "one thread, and no descriptor more than before"
+    assert parent == "1 0", "one thread, and as many descriptors as before"
     assert forked == "0"

@@ -1,4 +1,4 @@
-"""How an RLX server ends, and how it ends with it what it started."""
+"""Tests of how an RLX server stops: by signal, with draining, and when it is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start_episode(line: Line) -> None:
     assert line.init() == 0
 
 
-def expect_goodbye(line: Line) -> None:
+def expect_stopping(line: Line) -> None:
     error = line.expect(rlx.Error)
     assert error.code is ErrorCode.UNAVAILABLE
     assert error.retryable
@@ -32,13 +32,13 @@ def expect_goodbye(line: Line) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
+def test_signal_stops_server_and_notifies_its_clients(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
-    # `silent` comes first, so it was taken in when `line` is served: whom nobody takes in any more gets a reset.
+    # `silent` connects first, so it is accepted before `line` is served. A connection not yet accepted gets a reset.
     with Line(address) as silent, Line(address) as line:
         start_episode(line)
         server.send_signal(number)
-        expect_goodbye(line)
+        expect_stopping(line)
         silent.expect_end()
     assert server.wait(30) == code
     assert not server.children()
@@ -48,17 +48,17 @@ def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> Non
 
 
 @pytest.mark.parametrize("send", [Running.send_signal, Running.signal_group])
-def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve, send) -> None:  # type: ignore[no-untyped-def]
+def test_draining_server_ends_each_connection_with_its_episode(serve, send) -> None:  # type: ignore[no-untyped-def]
     server, address = serve("--status-bind", "127.0.0.1:0", drain=600.0)
     with Line(address) as line, Line(address) as other:
         start_episode(line)
         start_episode(other)
         send(server, signal.SIGTERM)
-        wait_until(lambda: refuses(address), "a server that lets nobody in any more")
+        wait_until(lambda: refuses(address), "the server accepts no connections")
         for _ in range(3):
             line.step()
         for each in (line, other):
-            each.say(rlx.Reset(_one()))
+            each.say(rlx.Reset(_one_reward()))
             each.expect(rlx.EpisodeReturns)
             error = each.expect(rlx.Error)
             assert (error.code, error.retryable) == (ErrorCode.REBALANCING, True)
@@ -70,81 +70,81 @@ def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve,
 
 
 @pytest.mark.parametrize("drain", [600.0, 0.2])
-def test_what_has_not_ended_is_cut_by_another_signal_or_by_the_time(serve, drain: float) -> None:  # type: ignore[no-untyped-def]
+def test_drain_ends_at_a_second_signal_or_its_timeout(serve, drain: float) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(drain=drain)
     with Line(address) as line:
         start_episode(line)
         server.send_signal(signal.SIGTERM)
         if drain > 1.0:
-            wait_until(lambda: refuses(address), "a server that lets nobody in any more")
+            wait_until(lambda: refuses(address), "the server accepts no connections")
             server.send_signal(signal.SIGTERM)
-        expect_goodbye(line)
+        expect_stopping(line)
     assert server.wait(30) == 0
 
 
 def refuses(address: str) -> bool:
-    """Whether nobody listens."""
+    """Return whether connections to `address` are refused."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), 5.0).close()
     except ConnectionRefusedError:
         return True
     except ConnectionResetError:
-        pass  # it is about to
+        pass  # the socket is being closed
     return False
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_to_the_group_ends_the_server_in_order(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
+def test_signal_to_the_process_group_stops_the_server_cleanly(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
     server, address = serve("--status-bind", "127.0.0.1:0")
     with Line(address) as line:
         start_episode(line)
         server.signal_group(number)
-        expect_goodbye(line)
+        expect_stopping(line)
     assert server.wait(30) == code
     assert "died" not in server.stderr
     assert "Traceback" not in server.stderr
 
 
-def test_a_worker_in_the_middle_of_something_may_finish_it(serve) -> None:  # type: ignore[no-untyped-def]
+def test_busy_worker_finishes_its_step_before_the_stop(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(heartbeat=0.1)
     with Line(address) as line:
         start_episode(line)
-        line.say(rlx.Step(reward=_one(), observation=line.observation(SLOW)))
-        _wait_for_ping(line)  # the agent is at it
+        line.say(rlx.Step(reward=_one_reward(), observation=line.observation(SLOW)))
+        _wait_for_ping(line)  # the agent is computing
         server.send_signal(signal.SIGTERM)
         line.expect(rlx.Actions)
-        expect_goodbye(line)
+        expect_stopping(line)
     assert server.wait(30) == 0
 
 
-def test_workers_do_not_outlive_a_server_that_was_killed(serve) -> None:  # type: ignore[no-untyped-def]
+def test_workers_end_with_a_killed_server(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line, Line(address) as idle:
         start_episode(line)
         idle.open()
         assert len(server.children()) == 2
         server.kill()
-        expect_goodbye(line)
-        expect_goodbye(idle)
+        expect_stopping(line)
+        expect_stopping(idle)
     wait_until(lambda: not server.children(), "the workers have ended")
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_can_be_started_again_at_once(serve) -> None:  # type: ignore[no-untyped-def]
+def test_killed_server_can_restart_at_once_on_the_same_port(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line:
         start_episode(line)
         server.kill()
         wait_until(lambda: not server.children(), "the workers have ended")
-        again, same = serve("--bind", address)
+        restarted, same = serve("--bind", address)
         assert same == address
-        assert again.returncode is None
-        with Line(address) as later:
-            start_episode(later)
+        assert restarted.returncode is None
+        with Line(address) as new_line:
+            start_episode(new_line)
 
 
-def test_a_worker_that_does_not_end_is_killed_and_the_server_ends(serve) -> None:  # type: ignore[no-untyped-def]
+def test_suspended_worker_is_killed_when_the_server_stops(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(constants={"listening.listener.STOP_SECONDS": 0.5})
     with Line(address) as line:
         start_episode(line)
@@ -159,14 +159,14 @@ def _wait_for_ping(line: Line) -> None:
         line.connection.receive_data(line.socket.recv(1 << 16))
 
 
-def _one() -> rlx.Rewards:
+def _one_reward() -> rlx.Rewards:
     import numpy as np
 
     return np.ones(1)
 
 
-def test_running_helper_sees_workers(serve) -> None:  # type: ignore[no-untyped-def]
-    """What the tests above lean on: without it an empty list of children would prove nothing."""
+def test_running_helper_lists_the_workers(serve) -> None:  # type: ignore[no-untyped-def]
+    """The tests above rely on this list: an empty one must mean that there are no workers."""
     server, address = serve()
     assert isinstance(server, Running)
     assert server.children() == []

@@ -1,4 +1,4 @@
-"""Counting the episodes of a connection."""
+"""Tests of the counter of the episodes of a connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def mask(*values: int) -> np.ndarray:
 
 
 def ended(counter: EpisodeCounter, where: np.ndarray) -> list[tuple[float, int]]:
-    """Return and length of the episodes that ended."""
+    """End the episodes of the environments in `where`; return their returns and lengths."""
     return [(value, length) for value, length, _ in counter.end(where)]
 
 
@@ -21,7 +21,7 @@ def rewards(*values: float) -> np.ndarray:
     return np.array(values, np.float64)
 
 
-def test_returns_and_lengths_are_those_of_each_environment() -> None:
+def test_returns_and_lengths_are_counted_per_environment() -> None:
     counter = EpisodeCounter(2)
     counter.start(None)
     counter.count(rewards(1, 10), mask(1, 1))
@@ -31,7 +31,7 @@ def test_returns_and_lengths_are_those_of_each_environment() -> None:
     assert ended(counter, mask(1, 1)) == [(4.0, 1), (70.0, 3)]
 
 
-def test_what_is_not_valid_counts_neither_as_reward_nor_as_step() -> None:
+def test_invalid_step_adds_no_reward_and_no_length() -> None:
     counter = EpisodeCounter(2)
     counter.start(None)
     counter.count(rewards(1, 99), mask(1, 0))
@@ -39,7 +39,7 @@ def test_what_is_not_valid_counts_neither_as_reward_nor_as_step() -> None:
     assert ended(counter, mask(1, 1)) == [(2.0, 2), (5.0, 1)]
 
 
-def test_an_episode_that_was_under_way_already_is_no_whole_one() -> None:
+def test_episode_that_was_partial_at_the_start_is_not_reported() -> None:
     counter = EpisodeCounter(2)
     counter.start(mask(1, 0))
     counter.count(rewards(1, 2), mask(1, 1))
@@ -48,7 +48,7 @@ def test_an_episode_that_was_under_way_already_is_no_whole_one() -> None:
     assert ended(counter, mask(1, 1)) == [(3.0, 1), (4.0, 1)]
 
 
-def test_a_start_forgets_what_was_counted() -> None:
+def test_start_resets_all_counts() -> None:
     counter = EpisodeCounter(1)
     counter.start(mask(1))
     counter.count(rewards(7), mask(1))
@@ -62,11 +62,11 @@ def test_small_rewards_are_not_lost_in_large_returns() -> None:
     counter.start(None)
     counter.count(rewards(2.0**24), mask(1))
     for _ in range(4):
-        counter.count(rewards(1), mask(1))  # a float32 sum would stand still
+        counter.count(rewards(1), mask(1))  # a float32 sum would not change
     assert ended(counter, mask(1)) == [(pytest.approx(2.0**24 + 4, abs=0), 5)]
 
 
-def test_an_episode_lasts_from_its_first_observation_to_its_end() -> None:
+def test_episode_duration_is_from_first_observation_to_end() -> None:
     counter = EpisodeCounter(2)
     counter.start(None, 10.0)
     assert [seconds for *_, seconds in counter.end(mask(1, 0), 12.0)] == [2.0]

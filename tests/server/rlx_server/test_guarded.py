@@ -1,4 +1,4 @@
-"""An RLX server that asks for a token over TLS: who gets in, and what becomes of the others."""
+"""Tests of an RLX server with a token and TLS: which clients are served, and how others are refused."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from support.rlx_pair import make_hello
 
 pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
 
-both_ways = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
+over_tcp_and_websocket = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 Server = tuple[Running, str]
-STALLED = 16
-"""Processes that may wait for their clients, instead of 64."""
-Guarded = tuple[Running, str, Keys]
+MAX_STALLED = 16
+"""Workers that may wait for their clients, instead of 64."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def guarded(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Token and TLS; nobody is turned away."""
+    """Start a server with a token and TLS that does not block addresses for failed handshakes."""
     folder = tmp_path_factory.mktemp("guarded")
     with Processes(folder) as processes:
         yield start_offline_server(
@@ -48,9 +47,9 @@ def guarded(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         )
 
 
-@both_ways
+@over_tcp_and_websocket
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys, codec: str, websocket: bool) -> None:
+def test_client_with_token_is_served_over_tls(guarded: Server, keys: Keys, codec: str, websocket: bool) -> None:
     _, address = guarded
     with Line(address, codec, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token, environments=2)
@@ -62,7 +61,7 @@ def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys,
         line.expect_end()
 
 
-def test_the_client_takes_an_address_with_wss(guarded: Server, keys: Keys) -> None:
+def test_client_library_connects_to_a_wss_address(guarded: Server, keys: Keys) -> None:
     _, address = guarded
     spaces: dict[str, Any] = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3)}
     with Client(f"wss://{address}/rlx", token=keys.token, tls_ca=keys.path("ca.pem"), **spaces) as client:
@@ -75,8 +74,8 @@ def test_the_client_takes_an_address_with_wss(guarded: Server, keys: Keys) -> No
         client.connect()
 
 
-@both_ways
-def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys, websocket: bool) -> None:
+@over_tcp_and_websocket
+def test_long_messages_and_heartbeats_pass_over_tls(guarded: Server, keys: Keys, websocket: bool) -> None:
     _, address = guarded
     with Line(address, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token, observation_space=rlx.Box(-np.inf, np.inf, (300_000,), "float32"))
@@ -87,27 +86,29 @@ def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys, w
 
 
 @pytest.mark.parametrize(
-    ("token", "says"), [("", "the client sent none"), (OTHER_TOKEN, "is not valid for this server")]
+    ("token", "message"), [("", "the client sent none"), (OTHER_TOKEN, "is not valid for this server")]
 )
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-@both_ways
-def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, codec: str, websocket: bool) -> None:
+@over_tcp_and_websocket
+def test_client_without_the_token_is_refused(
+    guarded: Server, keys: Keys, token: str, message: str, codec: str, websocket: bool
+) -> None:
     server, address = guarded
     with Line(address, codec, tls=keys.context(), websocket=websocket) as line:
         line.say(make_hello(token=token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNAUTHENTICATED
-        assert says in error.message
+        assert message in error.message
         assert not error.retryable
         line.expect_end()
     refusal = "refused a client at an unnamed host: "
-    wait_until(lambda: says in server.stderr.rpartition(refusal)[2], "the refusal is logged with its reason")
+    wait_until(lambda: message in server.stderr.rpartition(refusal)[2], "the refusal is logged with its reason")
     assert OTHER_TOKEN not in server.stderr
     assert keys.token not in server.stderr
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Keys, codec: str) -> None:
+def test_plain_rlx_on_a_tls_port_gets_a_plain_error(guarded: Server, keys: Keys, codec: str) -> None:
     server, address = guarded
     with Line(address, codec) as line:
         line.say(make_hello(token=keys.token))
@@ -120,64 +121,65 @@ def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Key
 
 
 @pytest.mark.parametrize(
-    ("said", "begins"),
+    ("data", "prefix"),
     [(b"\xff" * 5, b"\0\0"), (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 "), (request(), b"HTTP/1.1 400 ")],
 )
-def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: bytes) -> None:
-    """HTTP in HTTP: nobody is to send a token in plain text behind it."""
+def test_other_plain_bytes_on_a_tls_port_get_a_plain_error(guarded: Server, data: bytes, prefix: bytes) -> None:
+    """An HTTP request gets an HTTP error, so that its client does not send a token in plain text."""
     _, address = guarded
     with Line(address) as line:
-        line.socket.sendall(said)
+        line.socket.sendall(data)
         answer = b""
         while piece := line.socket.recv(1 << 16):
             answer += piece
-        assert answer.startswith(begins)
+        assert answer.startswith(prefix)
         assert b"his port uses TLS" in answer
 
 
 @pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", request()[:-2] + b"Origin: https://a.b\r\n\r\n"]
+    "data", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", request()[:-2] + b"Origin: https://a.b\r\n\r\n"]
 )
-def test_a_request_that_comes_with_the_end_of_the_handshake(guarded: Server, keys: Keys, said: bytes) -> None:
-    """As browsers send it. It is refused as any other."""
+def test_request_sent_with_the_end_of_the_handshake_is_refused(guarded: Server, keys: Keys, data: bytes) -> None:
+    """Browsers send their request with the last TLS message. It is refused as any other."""
     server, address = guarded
-    sock, tls, arrived, left = hesitant(address, keys)
+    sock, tls, incoming, outgoing = start_tls_handshake(address, keys)
     with sock:
         while True:
-            arrived.write(sock.recv(1 << 16))
+            incoming.write(sock.recv(1 << 16))
             try:
                 tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
-                sock.sendall(left.read())
-        tls.write(said)
-        sock.sendall(left.read())
+                sock.sendall(outgoing.read())
+        tls.write(data)
+        sock.sendall(outgoing.read())
         answer = b""
         while piece := sock.recv(1 << 16):
-            arrived.write(piece)
+            incoming.write(piece)
             with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
                 while part := tls.read(1 << 16):
                     answer += part
     assert answer.startswith((b"HTTP/1.1 426 ", b"HTTP/1.1 403 "))
     wait_until(
-        lambda: f"refused a client before its hello: HTTP {answer[9:12].decode()}" in server.stderr, "the log says so"
+        lambda: f"refused a client before its hello: HTTP {answer[9:12].decode()}" in server.stderr,
+        "the refusal is logged",
     )
     assert "Traceback" not in server.stderr
 
 
-def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) -> None:
+def test_tls_on_a_plain_port_is_refused_with_the_reason(shared: Server, keys: Keys) -> None:
     server, address = shared
     with pytest.raises(ssl.SSLError):
         Line(address, tls=keys.context())
-    wait_until(lambda: "this port does not use TLS" in server.stderr, "the log says so")
+    wait_until(lambda: "this port does not use TLS" in server.stderr, "the reason is logged")
 
 
-def test_a_client_of_another_authority_leaves_and_the_log_says_so(guarded: Server) -> None:
+def test_client_that_rejects_the_certificate_is_logged(guarded: Server) -> None:
     server, address = guarded
     authority, _ = unknown_authority()
     with pytest.raises(ssl.SSLCertVerificationError):
         Line(address, tls=client_context(authority.certificate.decode()))
-    wait_until(lambda: "does not accept this server's certificate" in server.stderr, "the log says so")
+    wait_until(lambda: "does not accept this server's certificate" in server.stderr, "the reason is logged")
 
 
 def test_old_versions_of_tls_are_refused(guarded: Server, keys: Keys) -> None:
@@ -191,29 +193,29 @@ def test_old_versions_of_tls_are_refused(guarded: Server, keys: Keys) -> None:
         Line(address, tls=context)
 
 
-def test_those_who_do_not_go_on_keep_nobody_waiting(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
-    """Each has said the first words of TLS, so that a process waits for it."""
+def test_stalled_tls_handshakes_do_not_block_new_clients(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+    """Each client sends only a ClientHello, so that a worker waits for it."""
     server, address = serve(
-        handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": STALLED}, **keys.rlx_port()
+        handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": MAX_STALLED}, **keys.rlx_port()
     )
-    with contextlib.ExitStack() as held:
-        for _ in range(STALLED + 8):
-            held.enter_context(contextlib.closing(hesitant(address, keys)[0]))
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_STALLED + 8):
+            stack.enter_context(contextlib.closing(start_tls_handshake(address, keys)[0]))
         with Line(address, tls=keys.context()) as line:
             line.open(token=keys.token)
             assert line.init() == 0
-        wait_until(lambda: len(server.children()) <= STALLED, "the oldest are ended")
-    wait_until(lambda: not server.children(), "nobody is left")
+        wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest workers have ended")
+    wait_until(lambda: not server.children(), "all workers have ended")
 
 
 @pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-@both_ways
-def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(  # type: ignore[no-untyped-def]
+@over_tcp_and_websocket
+def test_early_tls_handshake_does_not_bypass_max_workers(  # type: ignore[no-untyped-def]
     serve, keys: Keys, websocket: bool
 ) -> None:
     _, address = serve(max_workers=1, handshake_timeout=100.0, **keys.rlx_port())
-    with contextlib.ExitStack() as held:
-        lines = [held.enter_context(Line(address, tls=keys.context(), websocket=websocket)) for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(Line(address, tls=keys.context(), websocket=websocket)) for _ in range(3)]
         first, *others = lines
         first.open(token=keys.token)
         for line in others:
@@ -224,8 +226,8 @@ def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(
         assert first.init() == 0
 
 
-def hesitant(address: str, keys: Keys) -> tuple[socket.socket, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    """A connection that has said no more than a ClientHello; its TLS, and what that takes in and gives out."""
+def start_tls_handshake(address: str, keys: Keys) -> tuple[socket.socket, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """Connect and send only a ClientHello; return the socket, its TLS object, and the TLS input and output."""
     host, _, port = address.rpartition(":")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = keys.context().wrap_bio(incoming, outgoing, server_hostname=host)
@@ -236,21 +238,21 @@ def hesitant(address: str, keys: Keys) -> tuple[socket.socket, ssl.SSLObject, ss
     return connected, tls, incoming, outgoing
 
 
-def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+def test_address_with_repeated_failures_is_refused_alone(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(max_failed_handshakes=3, token_file=keys.path("token"))
     for _ in range(3):
         with Line(address, source="127.0.0.2") as line:
             line.say(make_hello(token=OTHER_TOKEN))
             assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
-    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "it is turned away")
-    forks = server.stderr.count("refused a client")
+    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "the address is blocked")
+    refusals = server.stderr.count("refused a client")
     for _ in range(5):
         with Line(address, source="127.0.0.2") as line:
-            error = line.expect(rlx.Error)  # without having said a word
+            error = line.expect(rlx.Error)  # the client has sent no bytes
             assert error.code is ErrorCode.OVERLOADED
             assert error.retryable
             assert error.retry_after_seconds == 60
-    assert server.stderr.count("refused a client") == forks
+    assert server.stderr.count("refused a client") == refusals
     with Line(address) as line:
         line.open(token=keys.token)
         assert line.init() == 0
@@ -258,8 +260,8 @@ def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys:
 
 @pytest.mark.parametrize("worker_start", ["spawn"])
 @pytest.mark.slow
-@both_ways
-def test_spawned_workers_ask_for_the_same(serve, keys: Keys, websocket: bool) -> None:  # type: ignore[no-untyped-def]
+@over_tcp_and_websocket
+def test_spawned_worker_requires_tls_and_token(serve, keys: Keys, websocket: bool) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(**keys.rlx_port())
     with Line(address, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token)
@@ -269,7 +271,9 @@ def test_spawned_workers_ask_for_the_same(serve, keys: Keys, websocket: bool) ->
         assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
 
 
-def test_a_token_of_the_environment_counts(serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_token_from_the_environment_variable_is_required(  # type: ignore[no-untyped-def]
+    serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("RELAAX_TOKEN", OTHER_TOKEN)
     server, address = serve()
     with Line(address) as line:

@@ -1,4 +1,4 @@
-"""Who gets a process, who waits, and what the server's own process keeps to itself."""
+"""Tests of the listener: when it starts a worker, makes a client wait or refuses it, and what it keeps open."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Server = tuple[Running, str]
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the times of every server, which a first connection has come to and gone from."""
-    folder = tmp_path_factory.mktemp("usual")
+def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start a server with default timeouts and serve one connection."""
+    folder = tmp_path_factory.mktemp("default")
     with Processes(folder) as processes:
         server, address = start_offline_server(processes, folder)
-        settled(server, address)
+        serve_once(server, address)
         yield server, address
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits for a hello for longer than any test."""
-    folder = tmp_path_factory.mktemp("patient")
+def long_timeout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start a server whose timeout for a hello is longer than any test."""
+    folder = tmp_path_factory.mktemp("long-timeout")
     with Processes(folder) as processes:
         yield start_offline_server(processes, folder, handshake_timeout=300)
 
@@ -53,38 +53,38 @@ def sockets_of(pid: int) -> list[Path]:
 
 
 def expect_dropped(line: Line) -> None:
-    """Closed with unread bytes, which TCP tells as a reset."""
+    """Expect the end of the connection; the server closes with unread bytes, so TCP may report a reset."""
     with contextlib.suppress(ConnectionResetError):
         line.expect_end()
 
 
-def settled(server: Running, address: str) -> None:
-    """A first connection has come and gone: what the server opens for itself is open."""
+def serve_once(server: Running, address: str) -> None:
+    """Serve and end one connection, so that the server has opened its own descriptors."""
     with Line(address) as line:
         line.open()
         line.say(rlx.Bye())
         line.expect_end()
     wait_until(lambda: not server.children(), "the worker has ended")
-    wait_until(lambda: not psutil.Process(server.pid).children(), "the worker was buried")
+    wait_until(lambda: not psutil.Process(server.pid).children(), "the worker is reaped")
 
 
-def test_a_probe_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def]
-    """A load balancer connects, sees that somebody listens, and hangs up."""
+def test_connection_without_bytes_starts_no_worker(serve) -> None:  # type: ignore[no-untyped-def]
+    """A health check of a load balancer connects and closes without sending a byte."""
     server, address = serve("--log-level", "DEBUG")
-    settled(server, address)
+    serve_once(server, address)
     before = descriptors(server)
     for _ in range(20):
         Line(address).socket.close()
     with Line(address) as waiting, Line(address) as line:
-        line.open()  # whoever came before was looked at by now
+        line.open()  # all earlier connections have been checked
         assert len(server.children()) == 1
         assert waiting.connection.state is rlx.State.AWAIT_HELLO
         line.say(rlx.Bye())
         line.expect_end()
-    wait_until(lambda: descriptors(server) == before, "every descriptor was given back")
+    wait_until(lambda: descriptors(server) == before, "every descriptor is closed")
 
 
-def test_silence_and_unfinished_hellos_expire_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
+def test_silent_and_partial_hellos_expire_without_a_worker(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=1.0)
     with Line(address) as silent, Line(address) as line:
         line.socket.sendall(line.connection.send(make_hello())[:-1])
@@ -93,17 +93,17 @@ def test_silence_and_unfinished_hellos_expire_without_a_process(serve) -> None: 
         assert not server.children()
 
 
-@pytest.mark.parametrize("said", [1, 4, 5, -1], ids=["byte", "length", "more", "all but one"])
-def test_a_hello_that_breaks_off_is_given_up_at_once(patient: Server, said: int) -> None:
-    _, address = patient
+@pytest.mark.parametrize("end", [1, 4, 5, -1], ids=["byte", "length", "more", "all but one"])
+def test_half_closed_partial_hello_is_dropped_at_once(long_timeout: Server, end: int) -> None:
+    _, address = long_timeout
     with Line(address) as line:
-        line.socket.sendall(line.connection.send(make_hello())[:said])
+        line.socket.sendall(line.connection.send(make_hello())[:end])
         line.socket.shutdown(socket.SHUT_WR)
         expect_dropped(line)
 
 
-def test_a_hello_that_comes_byte_by_byte_is_heard(usual: Server) -> None:
-    _, address = usual
+def test_hello_sent_byte_by_byte_is_accepted(default_server: Server) -> None:
+    _, address = default_server
     with Line(address) as line:
         for byte in line.connection.send(make_hello()):
             line.socket.sendall(bytes([byte]))
@@ -111,26 +111,26 @@ def test_a_hello_that_comes_byte_by_byte_is_heard(usual: Server) -> None:
         assert line.init() == 0
 
 
-def test_the_longest_hello_is_heard(usual: Server) -> None:
-    """It is more than the kernel's buffer has room for at first."""
-    _, address = usual
+def test_longest_allowed_hello_is_accepted(default_server: Server) -> None:
+    """It exceeds the initial size of the kernel's receive buffer."""
+    _, address = default_server
     with Line(address) as line:
         hello = rlx_pb2.ClientMessage.FromString(line.connection.send(make_hello())[4:]).SerializeToString()
         padding = rlx.HANDSHAKE_FRAME_BYTES - len(hello) - 5
-        unknown = bytes([0xA2, 0x06]) + varint(padding)  # field 100, which is to be skipped
+        unknown = bytes([0xA2, 0x06]) + varint(padding)  # field 100, which a server skips
         line.socket.sendall(framed(hello + unknown + bytes(padding)))
         line.expect(rlx.Welcome)
 
 
-def test_no_more_than_max_handshakes_are_under_way(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_handshakes_past_max_handshakes_wait(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     gate = tmp_path / "closed"
     gate.touch()
     server, address = serve(max_handshakes=2, handshake_timeout=100, algorithm={"hold": str(gate)})
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(Line(address)) for _ in range(2)]
-        for line in held:
+        held_lines = [stack.enter_context(Line(address)) for _ in range(2)]
+        for line in held_lines:
             line.say(make_hello(action_space=rlx.Discrete(HELD)))
-        wait_until(lambda: len(server.children()) == 2, "both have a process")
+        wait_until(lambda: len(server.children()) == 2, "both have a worker")
         waiting = [stack.enter_context(Line(address)) for _ in range(3)]
         for line in waiting:
             line.say(make_hello())
@@ -139,47 +139,47 @@ def test_no_more_than_max_handshakes_are_under_way(serve, tmp_path: Path) -> Non
             waiting[0].hear()
         assert len(server.children()) == 2
         gate.unlink()
-        for line in (*held, *waiting):  # one place is enough for one after the other: who was let in needs none
+        for line in (*held_lines, *waiting):  # an admitted client frees its place for the next one
             line.socket.settimeout(20)
             line.expect(rlx.Welcome)
         assert len(server.children()) == 5
 
 
-def test_lengths_that_no_hello_has_are_answered_after_every_hello(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_lengths_are_answered_after_all_hellos(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     gate = tmp_path / "closed"
     gate.touch()
     server, address = serve(max_handshakes=1, handshake_timeout=100, algorithm={"hold": str(gate)})
-    settled(server, address)
+    serve_once(server, address)
 
-    def held_open() -> int:
+    def open_connections() -> int:
         return sum(1 for seen in psutil.Process(server.pid).net_connections("tcp") if seen.raddr)
 
-    before = held_open()
+    before = open_connections()
     with contextlib.ExitStack() as stack:
-        held = stack.enter_context(Line(address))
-        held.say(make_hello(action_space=rlx.Discrete(HELD)))
-        wait_until(lambda: len(server.children()) == 1, "the only place is taken")
+        occupying = stack.enter_context(Line(address))
+        occupying.say(make_hello(action_space=rlx.Discrete(HELD)))
+        wait_until(lambda: len(server.children()) == 1, "the only place is occupied")
         (first,) = server.children()
         wrong = [stack.enter_context(Line(address)) for _ in range(5)]
         for line in wrong:
             line.socket.sendall(b"\xff\xff\xff\xff")
-        late = stack.enter_context(Line(address))
-        late.say(make_hello())
-        wait_until(lambda: held_open() == before + 6, "the server has heard of all")
+        last = stack.enter_context(Line(address))
+        last.say(make_hello())
+        wait_until(lambda: open_connections() == before + 6, "the server has accepted all connections")
         gate.unlink()
-        held.expect(rlx.Welcome)
-        late.expect(rlx.Welcome)
+        occupying.expect(rlx.Welcome)
+        last.expect(rlx.Welcome)
         others = [child.pid for child in server.children() if child.pid != first.pid]
-        made = min(others, key=lambda pid: (pid < first.pid, pid))  # numbers of processes begin anew at some time
-        (connection,) = psutil.Process(made).net_connections("tcp")
-        assert connection.raddr.port == late.socket.getsockname()[1], "the last to come was served first"
+        second_pid = min(others, key=lambda pid: (pid < first.pid, pid))  # process ids may wrap around
+        (connection,) = psutil.Process(second_pid).net_connections("tcp")
+        assert connection.raddr.port == last.socket.getsockname()[1], "the last connection is served first"
         for line in wrong:
             assert line.expect(rlx.Error).code is ErrorCode.FRAME_TOO_LARGE
             line.expect_end()
             line.socket.close()
 
 
-def test_past_max_workers_a_client_is_told_when_to_come_again(serve) -> None:  # type: ignore[no-untyped-def]
+def test_client_past_max_workers_is_refused_with_retry_time(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(max_workers=1)
     with Line(address) as first:
         first.open()
@@ -200,11 +200,11 @@ def test_past_max_workers_a_client_is_told_when_to_come_again(serve) -> None:  #
             line.say(make_hello())
             return isinstance(line.hear(), rlx.Welcome)
 
-    wait_until(served, "there is room again")
+    wait_until(served, "a new client is admitted")
 
 
-def test_a_full_server_refuses_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
-    """In the codec of each, whatever its hello is worth, and with one line in the log."""
+def test_full_server_refuses_without_starting_a_worker(serve) -> None:  # type: ignore[no-untyped-def]
+    """The refusal uses the codec of the client, needs no valid hello, and is logged once."""
     server, address = serve(max_workers=1)
     with Line(address) as first:
         first.open()
@@ -218,12 +218,12 @@ def test_a_full_server_refuses_without_a_process(serve) -> None:  # type: ignore
             line.socket.sendall(framed(b"{" * 60_000))
             assert b"OVERLOADED" in line.socket.recv(4096)
         assert server.children() == workers
-        wait_until(lambda: descriptors(server) <= before, "every descriptor was given back")
+        wait_until(lambda: descriptors(server) <= before, "every descriptor is closed")
         assert first.init() == 0
     assert server.stderr.count("refused a connection") == 1
 
 
-def test_without_memory_nobody_is_let_in(serve) -> None:  # type: ignore[no-untyped-def]
+def test_connection_without_enough_memory_is_refused(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(memory_reserve=1e9)
     with Line(address) as line:
         line.say(make_hello())
@@ -232,39 +232,41 @@ def test_without_memory_nobody_is_let_in(serve) -> None:  # type: ignore[no-unty
         assert "MB" in error.message
 
 
-def test_the_parent_keeps_no_connection_and_no_thread(usual: Server) -> None:
-    server, address = usual
-    wait_until(lambda: not psutil.Process(server.pid).children(), "nobody is left of the tests before")
+def test_server_process_keeps_no_client_socket_and_one_thread(default_server: Server) -> None:
+    server, address = default_server
+    wait_until(lambda: not psutil.Process(server.pid).children(), "the workers of earlier tests have ended")
     before = len(sockets_of(server.pid))
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(Line(address)) for _ in range(3)]
         for line in lines:
             line.open()
             assert line.init() == 0
-        with_lines = before + len(lines)  # to each worker, by which it hears that its client is let in no more
-        wait_until(lambda: len(sockets_of(server.pid)) == with_lines, "what was handed to a worker was closed")
+        expected = before + len(lines)  # one socket for the reports of each worker
+        wait_until(lambda: len(sockets_of(server.pid)) == expected, "the sockets of the clients are closed")
         parent = psutil.Process(server.pid)
         assert [c.status for c in parent.net_connections("tcp")] == [psutil.CONN_LISTEN]
         assert parent.num_threads() == 1
         for child in server.children():
-            assert [c.status for c in child.net_connections("tcp")] == [psutil.CONN_ESTABLISHED], "one, and no other's"
+            assert [c.status for c in child.net_connections("tcp")] == [psutil.CONN_ESTABLISHED], (
+                "a worker has only its own connection"
+            )
 
 
-def test_connections_that_come_and_go_leave_nothing_behind(usual: Server) -> None:
-    server, address = usual
-    settled(server, address)
+def test_ended_connections_leave_no_process_and_no_descriptor(default_server: Server) -> None:
+    server, address = default_server
+    serve_once(server, address)
     before = descriptors(server)
     for _ in range(15):
         with Line(address) as line:
             line.open()
-    wait_until(lambda: not psutil.Process(server.pid).children(), "the workers have ended and were buried")
-    wait_until(lambda: descriptors(server) == before, "every descriptor was given back")
+    wait_until(lambda: not psutil.Process(server.pid).children(), "the workers have ended and are reaped")
+    wait_until(lambda: descriptors(server) == before, "every descriptor is closed")
 
 
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are set on Linux")
-def test_silent_connections_that_use_up_all_descriptors_shut_nobody_out(serve) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux sets the limits of another process")
+def test_descriptors_used_by_silent_clients_do_not_block_others(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=300)
-    settled(server, address)
+    serve_once(server, address)
     limit = descriptors(server) + 20
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
     with contextlib.ExitStack() as stack:
@@ -272,16 +274,16 @@ def test_silent_connections_that_use_up_all_descriptors_shut_nobody_out(serve) -
         with Line(address) as line:
             line.open()
             assert line.init() == 0
-        for early in silent[:10]:  # who waited longest made room
+        for early in silent[:10]:  # the oldest connections are dropped
             early.expect_end()
 
 
-def test_connections_that_say_a_byte_and_wait_cost_no_process_and_no_time(serve) -> None:  # type: ignore[no-untyped-def]
+def test_partial_hellos_cost_no_worker_and_no_processor_time(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=300, max_handshakes=2)
     parent = psutil.Process(server.pid)
     with contextlib.ExitStack() as stack:
-        for said in (b"\0", b"\0\0\0", b"\0\0\0\x20", b"\0\0\xff\xff" + bytes(20_000)) * 5:
-            stack.enter_context(Line(address)).socket.sendall(said)
+        for data in (b"\0", b"\0\0\0", b"\0\0\0\x20", b"\0\0\xff\xff" + bytes(20_000)) * 5:
+            stack.enter_context(Line(address)).socket.sendall(data)
         with Line(address) as line:
             line.open()
             assert len(server.children()) == 1
@@ -293,4 +295,4 @@ def test_connections_that_say_a_byte_and_wait_cost_no_process_and_no_time(serve)
             line.socket.settimeout(1.0)
             with pytest.raises(TimeoutError):
                 line.hear()
-            assert sum(parent.cpu_times()[:2]) - before < 0.5, "the parent waits, and does not turn"
+            assert sum(parent.cpu_times()[:2]) - before < 0.5, "the server waits without polling"

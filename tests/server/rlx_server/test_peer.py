@@ -1,4 +1,4 @@
-"""The socket of one connection: deadlines and bounds, over a real pair of sockets."""
+"""Tests of the socket of one connection: deadlines and limits, over a real pair of sockets."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.close()
+    created = Pair()
+    yield created
+    created.close()
 
 
-def test_a_message_may_come_in_any_number_of_pieces(pair: Pair) -> None:
+def test_message_sent_in_pieces_is_received_whole(pair: Pair) -> None:
     hello = make_hello(environment="maze")
     data = pair.connection.send(hello)
     sender = threading.Thread(target=lambda: [pair.client.sendall(data[i : i + 7]) for i in range(0, len(data), 7)])
@@ -62,7 +62,7 @@ def test_a_message_may_come_in_any_number_of_pieces(pair: Pair) -> None:
     sender.join()
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_silent_all_the_same(pair: Pair) -> None:
+def test_client_that_sends_single_bytes_times_out(pair: Pair) -> None:
     data = pair.connection.send(make_hello(environment="maze" * 40))  # more than half a minute of bytes
     done = threading.Event()
 
@@ -82,21 +82,21 @@ def test_a_client_that_sends_a_byte_now_and_then_is_silent_all_the_same(pair: Pa
     assert 0.3 <= time.monotonic() - started < 25
 
 
-def test_a_client_that_has_gone_is_told_from_one_that_is_silent(pair: Pair) -> None:
+def test_disconnected_client_raises_peer_disconnected(pair: Pair) -> None:
     pair.client.close()
     with pytest.raises(PeerDisconnected):
         pair.peer.receive(20)
 
 
-def test_the_end_of_the_server_is_noticed_while_waiting(pair: Pair) -> None:
-    end = threading.Timer(0.05, pair.stop)
-    end.start()
+def test_server_stop_interrupts_a_waiting_receive(pair: Pair) -> None:
+    ending = threading.Timer(0.05, pair.stop)
+    ending.start()
     with pytest.raises(ServerStopping):
         pair.peer.receive(20)
-    end.join()  # it has noted what it closed before anybody else looks
+    ending.join()  # so that `stop` has marked the pipe as closed
 
 
-def test_the_end_of_the_server_is_noticed_though_the_client_never_pauses(pair: Pair) -> None:
+def test_server_stop_is_noticed_while_a_client_floods(pair: Pair) -> None:
     welcome(pair)
     pair.stop()
     ping = pair.connection.send(rlx.Ping())
@@ -106,7 +106,7 @@ def test_the_end_of_the_server_is_noticed_though_the_client_never_pauses(pair: P
             pair.peer.receive(20)
 
 
-def test_a_server_that_ends_reads_the_hello_that_is_there_first(pair: Pair) -> None:
+def test_stopping_server_first_reads_a_received_hello(pair: Pair) -> None:
     pair.client.sendall(pair.connection.send(make_hello()))
     pair.stop()
     assert isinstance(pair.peer.receive(20), rlx.Hello)  # so that the refusal is in the client's codec
@@ -114,32 +114,32 @@ def test_a_server_that_ends_reads_the_hello_that_is_there_first(pair: Pair) -> N
         pair.peer.receive(20)
 
 
-def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_to_a_client_that_does_not_read_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "SEND_SECONDS", 0.1)
     pair = Pair()
     try:
-        begin_episode(pair, 5_000_000)
+        request_action(pair, 5_000_000)
         with pytest.raises(PeerDisconnected):
             pair.peer.send(rlx.Actions([np.zeros((1, 5_000_000), np.float32)]))
     finally:
         pair.close()
 
 
-def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole(pair: Pair) -> None:
-    begin_episode(pair, 300_000)
-    said = np.arange(300_000, dtype=np.float32)[None]
-    sender = threading.Thread(target=pair.peer.send, args=(rlx.Actions([said]),))
+def test_answer_longer_than_the_send_buffer_arrives_whole(pair: Pair) -> None:
+    request_action(pair, 300_000)
+    sent = np.arange(300_000, dtype=np.float32)[None]
+    sender = threading.Thread(target=pair.peer.send, args=(rlx.Actions([sent]),))
     sender.start()
     while (event := pair.connection.next_event()) is rlx.NEED_DATA:
         pair.connection.receive_data(pair.client.recv(1 << 16))
     sender.join()
     assert isinstance(event, rlx.Actions)
-    np.testing.assert_array_equal(event.action[0], said)
+    np.testing.assert_array_equal(event.action[0], sent)
 
 
-def test_a_client_that_reads_after_a_while_has_its_answer_whole(pair: Pair) -> None:
-    """It has half a minute, not some milliseconds."""
-    begin_episode(pair, 300_000)
+def test_client_that_reads_late_receives_the_whole_answer(pair: Pair) -> None:
+    """The timeout of an answer is half a minute."""
+    request_action(pair, 300_000)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         sent = pool.submit(pair.peer.answer, rlx.Actions([np.zeros((1, 300_000), np.float32)]))
         with pytest.raises(TimeoutError):
@@ -150,7 +150,7 @@ def test_a_client_that_reads_after_a_while_has_its_answer_whole(pair: Pair) -> N
     assert isinstance(event, rlx.Actions)
 
 
-def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) -> None:
+def test_last_error_is_delivered_despite_unread_client_bytes(pair: Pair) -> None:
     pair.client.sendall(pair.connection.send(make_hello()) + b"\0" * 100_000)
     pair.peer.receive(20)
     pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full", 5.0)
@@ -165,8 +165,8 @@ def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) 
     assert not closer.is_alive()
 
 
-def begin_episode(pair: Pair, size: int) -> None:
-    """Let the client say init, so that an action of `size` numbers is due."""
+def request_action(pair: Pair, size: int) -> None:
+    """Send an init from the client, so that an action of `size` numbers is due."""
     pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(size,)))))
     pair.peer.receive(20)
     pair.peer.send(rlx.Welcome("s", "a"))
@@ -182,10 +182,10 @@ def welcome(pair: Pair) -> None:
     pair.peer.send(rlx.Welcome("s", "a"))
 
 
-@pytest.mark.parametrize("sends", [True, False], ids=["sends without end", "says nothing more"])
-def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
+@pytest.mark.parametrize("sends", [True, False], ids=["client floods", "client is silent"])
+def test_close_ends_within_the_drain_time(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 0.2)
-    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 2**40)  # the time alone must do
+    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 2**40)  # only the time limits the drain
     welcome(pair)
     stop = threading.Event()
 
@@ -206,9 +206,7 @@ def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pa
     assert not sender.is_alive()
 
 
-def test_a_client_that_was_not_let_in_and_has_said_nothing_more_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, pair: Pair
-) -> None:
+def test_close_does_not_wait_for_a_refused_silent_client(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 200)
     pair.client.sendall(pair.connection.send(make_hello()))
     pair.peer.receive(20)
@@ -220,17 +218,15 @@ def test_a_client_that_was_not_let_in_and_has_said_nothing_more_is_not_waited_fo
     assert isinstance(pair.connection.next_event(), rlx.Error)
 
 
-def heard_pings(pair: Pair, count: int) -> None:
-    """Wait for so many."""
+def wait_for_pings(pair: Pair, count: int) -> None:
+    """Wait until the client has received `count` pings."""
     while count:
         while (event := pair.connection.next_event()) is rlx.NEED_DATA:
             pair.connection.receive_data(pair.client.recv(1 << 16))
         count -= isinstance(event, rlx.Ping)
 
 
-def test_what_fails_beside_the_heartbeat_is_logged_once_and_does_not_stop_it(
-    pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_heartbeat_callback_error_is_logged_once_and_ignored(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise RuntimeError("nothing to measure")
 
@@ -238,24 +234,24 @@ def test_what_fails_beside_the_heartbeat_is_logged_once_and_does_not_stop_it(
     pair.peer.receive(20)
     pair.peer.beat = fail
     pair.peer.start_heartbeat(0.02)
-    heard_pings(pair, 5)
+    wait_for_pings(pair, 5)
     pair.peer.close()
     (record,) = (record for record in caplog.records if record.exc_info)
     assert "nothing to measure" in str(record.exc_info)
 
 
-def test_a_ping_waits_for_nothing_that_is_done_beside_it(pair: Pair) -> None:
-    heard = threading.Event()
+def test_ping_is_not_delayed_by_the_heartbeat_callback(pair: Pair) -> None:
+    release = threading.Event()
     pair.client.sendall(pair.connection.send(make_hello()))
     pair.peer.receive(20)
-    pair.peer.beat = lambda: bool(heard.wait(60)) or None
+    pair.peer.beat = lambda: bool(release.wait(60)) or None
     pair.peer.start_heartbeat(0.0)  # due at once
-    heard_pings(pair, 1)
-    heard.set()
+    wait_for_pings(pair, 1)
+    release.set()
     pair.peer.close()
 
 
-def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+def test_close_ends_after_the_drain_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 20)
     monkeypatch.setattr(peer_module, "DRAIN_BYTES", 1000)
     pair.client.sendall(b"\0" * 2000)
@@ -264,8 +260,8 @@ def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pai
     assert time.monotonic() - started < 10
 
 
-def listening(pair: Pair) -> None:
-    """The client has its welcome and said init, and the worker is busy with that from now on."""
+def make_worker_busy(pair: Pair) -> None:
+    """Send a welcome and receive an init, so that the worker is busy with its answer."""
     welcome(pair)
     pair.connection.receive_data(pair.client.recv(1 << 16))
     pair.connection.next_event()
@@ -273,67 +269,63 @@ def listening(pair: Pair) -> None:
     assert isinstance(pair.peer.receive(20), rlx.Init)
 
 
-def test_what_a_client_says_while_the_worker_is_busy_is_kept_in_order(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_received_while_busy_are_kept_in_order(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
-    listening(pair)
-    said = [rlx.Metrics((("height", float(index)),)) for index in range(3)]
-    pair.client.sendall(b"".join(pair.connection.send(message) for message in (*said, rlx.Ping(9))))
+    make_worker_busy(pair)
+    sent = [rlx.Metrics((("height", float(index)),)) for index in range(3)]
+    pair.client.sendall(b"".join(pair.connection.send(message) for message in (*sent, rlx.Ping(9))))
     pair.peer.start_heartbeat(0.02)
     while (event := pair.connection.next_event()) in (rlx.NEED_DATA, rlx.Ping()):
         if event is rlx.NEED_DATA:
             pair.connection.receive_data(pair.client.recv(1 << 16))
-    assert event == rlx.Pong(9), "the heartbeat has heard all of it"
+    assert event == rlx.Pong(9), "the heartbeat has read all messages"
     pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)]))
-    assert [pair.peer.receive(20) for _ in said] == said
+    assert [pair.peer.receive(20) for _ in sent] == sent
     pair.peer.close()
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server")
-@pytest.mark.parametrize("end", ["a bye", "nonsense", "it has gone", "the server stops"])
-def test_what_ends_the_connection_of_a_busy_worker_interrupts_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, end: str
+@pytest.mark.parametrize("ending", ["bye", "invalid bytes", "disconnect", "server stop"])
+def test_end_of_the_connection_interrupts_a_busy_worker(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
-    listening(pair)
+    make_worker_busy(pair)
     interrupted = threading.Event()
     pair.peer.interrupt = interrupted.set
-    if end == "a bye":
+    if ending == "bye":
         pair.client.sendall(pair.connection.send(rlx.Bye()))
-    elif end == "nonsense":
+    elif ending == "invalid bytes":
         pair.client.sendall(b"\0\0\0\0")
-    elif end == "it has gone":
+    elif ending == "disconnect":
         pair.client.close()
     else:
         pair.stop()
     pair.peer.start_heartbeat(0.02)
     assert interrupted.wait(20)
     raised = {
-        "a bye": PeerSentBye,
-        "nonsense": rlx.RemoteProtocolError,
-        "it has gone": PeerDisconnected,
-        "the server stops": ServerStopping,
-    }[end]
-    for wants in (
+        "bye": PeerSentBye,
+        "invalid bytes": rlx.RemoteProtocolError,
+        "disconnect": PeerDisconnected,
+        "server stop": ServerStopping,
+    }[ending]
+    for call in (
         pair.peer.raise_pending_error,
         lambda: pair.peer.receive(20),
         lambda: pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)])),
     ):
         with pytest.raises(raised):
-            wants()
+            call()
     pair.peer.close()
 
 
-def test_a_client_that_has_ended_its_stream_and_listens_has_its_answer(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_closed_client_receives_its_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
-    listening(pair)
+    make_worker_busy(pair)
     pair.client.shutdown(socket.SHUT_WR)
     pair.peer.start_heartbeat(0.2)
-    heard_pings(pair, 2)
+    wait_for_pings(pair, 2)
     pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)]))
     while isinstance(event := pair.connection.next_event(), rlx.Ping) or event is rlx.NEED_DATA:
         if event is rlx.NEED_DATA:
@@ -343,21 +335,21 @@ def test_a_client_that_has_ended_its_stream_and_listens_has_its_answer(
         pair.peer.receive(20)
 
 
-def test_a_refusal_to_a_client_that_has_gone_is_no_error(pair: Pair) -> None:
+def test_refusing_a_disconnected_client_raises_no_error(pair: Pair) -> None:
     pair.client.close()
     pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full")
     pair.peer.close()
 
 
-def test_a_refusal_after_a_bye_is_no_error(pair: Pair) -> None:
+def test_refusing_after_a_bye_raises_no_error(pair: Pair) -> None:
     pair.client.sendall(rlx.ClientConnection().send(rlx.Bye()))
     assert isinstance(pair.peer.receive(20), rlx.Bye)
     pair.peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping")
     pair.peer.close()
 
 
-def test_over_tls_that_has_failed_nothing_can_be_said(tmp_path: Path) -> None:
-    """A heartbeat may try to, while the other thread has just heard nonsense."""
+def test_send_after_a_tls_failure_raises_peer_disconnected(tmp_path: Path) -> None:
+    """A heartbeat may send while the other thread has just received invalid bytes."""
     keys = Keys(tmp_path / "keys")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.path("server.pem"), keys.path("server-key.pem"))

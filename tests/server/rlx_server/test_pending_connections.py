@@ -1,4 +1,4 @@
-"""Connections that have not introduced themselves yet."""
+"""Tests of connections that have not sent a whole hello."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from relaax.server.rlx_server.listening import pending_connections as module
 from relaax.server.rlx_server.listening.pending_connections import PendingConnections, PendingState
 
 
-def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_hello_is_checked_again_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNWATCHED_CHECK_SECONDS", 60.0)
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
-        near, _ = listener.accept()
-        arrivals = PendingConnections(selector, 60)
-        arrivals.add(near)
-        assert arrivals.due == math.inf, "the kernel calls"
+        server_end, _ = listener.accept()
+        pending = PendingConnections(selector, 60)
+        pending.add(server_end)
+        assert pending.due == math.inf, "the selector reports new bytes"
         client.sendall(b"\0")
-        near.setblocking(True)
-        near.recv(1, socket.MSG_PEEK | socket.MSG_WAITALL)  # it is there
-        near.setblocking(False)
-        assert arrivals.check(near) is PendingState.WAITING
-        assert arrivals.due == 0.0
-        assert arrivals.check_unwatched() == []
-        assert 0.0 < arrivals.due <= 60.0
-        assert arrivals.drop_oldest()
-        assert arrivals.due == math.inf
+        server_end.setblocking(True)
+        server_end.recv(1, socket.MSG_PEEK | socket.MSG_WAITALL)  # until the bytes have arrived
+        server_end.setblocking(False)
+        assert pending.check(server_end) is PendingState.WAITING
+        assert pending.due == 0.0
+        assert pending.check_unwatched() == []
+        assert 0.0 < pending.due <= 60.0
+        assert pending.drop_oldest()
+        assert pending.due == math.inf
 
 
-def test_the_oldest_makes_room_and_goes_first_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_connection_is_dropped_and_expires_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     with (
@@ -45,23 +45,23 @@ def test_the_oldest_makes_room_and_goes_first_when_its_time_is_up(monkeypatch: p
         socket.create_server(("127.0.0.1", 0)) as listener,
         contextlib.ExitStack() as stack,
     ):
-        arrivals, came = PendingConnections(selector, 60), []
+        pending, accepted = PendingConnections(selector, 60), []
         for _ in range(4):
             stack.enter_context(socket.create_connection(listener.getsockname()))
-            came.append(stack.enter_context(listener.accept()[0]))
-            arrivals.add(came[-1])
+            accepted.append(stack.enter_context(listener.accept()[0]))
+            pending.add(accepted[-1])
             now += 1.0
-        assert arrivals.drop_oldest()
-        assert list(arrivals) == came[1:]
-        now = 1000.0 + 60.5  # the oldest has gone already
-        arrivals.expire()
-        assert list(arrivals) == came[1:]
+        assert pending.drop_oldest()
+        assert list(pending) == accepted[1:]
+        now = 1000.0 + 60.5  # the oldest connection was dropped
+        pending.expire()
+        assert list(pending) == accepted[1:]
         now = 1000.0 + 61.0
-        arrivals.expire()
-        assert list(arrivals) == came[2:]
-        assert arrivals.expired == 1
-        assert [sock.fileno() >= 0 for sock in came] == [False, False, True, True]
-        while arrivals.drop_oldest():
+        pending.expire()
+        assert list(pending) == accepted[2:]
+        assert pending.expired == 1
+        assert [sock.fileno() >= 0 for sock in accepted] == [False, False, True, True]
+        while pending.drop_oldest():
             pass
 
 
@@ -69,7 +69,7 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
 
 
 @pytest.mark.parametrize(
-    ("said", "becomes"),
+    ("data", "state"),
     [
         (RECORD, PendingState.LAYERED),
         (RECORD + b"more", PendingState.LAYERED),
@@ -78,22 +78,22 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
         (
             b"\x16\x03\x01\xff\xff" + bytes(module.RECORD_BYTES),
             PendingState.LAYERED,
-        ),  # longer than one may be: TLS will say so
+        ),  # longer than a TLS record may be: the TLS layer reports the error
         (b"\x16\x03\x01\xff\xff" + bytes(100), PendingState.WAITING),
         (b"\0\0\0\x05hello", PendingState.MALFORMED),
         (
             b"\0\0\0\x05hell",
             PendingState.WAITING,
-        ),  # the codec of its first byte is to be answered in, so it is heard out
+        ),  # pending until whole, as its first byte decides the codec of the error
         (b"GET / HTTP/1.1\r\n", PendingState.MALFORMED),
     ],
 )
-def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, becomes: PendingState) -> None:
-    expect_after(said, becomes, tls=True)
+def test_tls_port_waits_for_the_first_tls_record(data: bytes, state: PendingState) -> None:
+    expect_after(data, state, tls=True)
 
 
 @pytest.mark.parametrize(
-    ("said", "becomes"),
+    ("data", "state"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", PendingState.LAYERED),
         (b"POST / HTTP/1.1\r\n\r\nmore", PendingState.LAYERED),
@@ -105,41 +105,41 @@ def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, b
         (b"get / HTTP/1.1\r\n\r\n", PendingState.MALFORMED),
     ],
 )
-def test_a_request_is_waited_for_to_the_end_of_its_header(said: bytes, becomes: PendingState) -> None:
-    expect_after(said, becomes)
+def test_http_request_is_pending_until_its_header_ends(data: bytes, state: PendingState) -> None:
+    expect_after(data, state)
 
 
-def expect_after(said: bytes, becomes: PendingState, tls: bool = False) -> None:
+def expect_after(data: bytes, state: PendingState, tls: bool = False) -> None:
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
-        near, _ = listener.accept()
-        arrivals = PendingConnections(selector, 60, tls)
-        arrivals.add(near)
-        client.sendall(said)
-        near.setblocking(True)
-        near.recv(len(said), socket.MSG_PEEK | socket.MSG_WAITALL)  # it is there
-        near.setblocking(False)
-        assert arrivals.check(near) is becomes
-        assert (near in arrivals) is (becomes is PendingState.WAITING)
-        near.close()
+        server_end, _ = listener.accept()
+        pending = PendingConnections(selector, 60, tls)
+        pending.add(server_end)
+        client.sendall(data)
+        server_end.setblocking(True)
+        server_end.recv(len(data), socket.MSG_PEEK | socket.MSG_WAITALL)  # until the bytes have arrived
+        server_end.setblocking(False)
+        assert pending.check(server_end) is state
+        assert (server_end in pending) is (state is PendingState.WAITING)
+        server_end.close()
 
 
-def test_part_of_a_hello_that_expires_is_logged_with_its_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_partial_hello_is_logged_with_its_length(caplog: pytest.LogCaptureFixture) -> None:
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
-        listener.accept()[0] as near,
+        listener.accept()[0] as server_end,
     ):
-        arrivals = PendingConnections(selector, 0)
-        arrivals.add(near)
+        pending = PendingConnections(selector, 0)
+        pending.add(server_end)
         client.sendall(b"\0\0\0\x0e{'hello':1}")  # a length that counts itself
-        near.setblocking(True)
-        near.recv(15, socket.MSG_PEEK | socket.MSG_WAITALL)
-        near.setblocking(False)
-        assert arrivals.check(near) is PendingState.WAITING
-        arrivals.expire()
+        server_end.setblocking(True)
+        server_end.recv(15, socket.MSG_PEEK | socket.MSG_WAITALL)
+        server_end.setblocking(False)
+        assert pending.check(server_end) is PendingState.WAITING
+        pending.expire()
     assert "15 of 18 bytes arrived (4 bytes of length and a frame of 14 bytes)" in caplog.text

@@ -1,4 +1,4 @@
-"""What of the configuration reaches a worker."""
+"""Tests of the settings that a worker takes from the configuration."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from relaax.transport.channel import Target
 from support.parameter_servers import gradient, registration, running
 
 
-@pytest.mark.parametrize(("bridge", "arrived"), [("grpc", 1), ("auto", 1 + 2**-12)])
-def test_a_workers_bridge_is_as_precise_as_its_wire(
-    bridge: str, arrived: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bridge", "expected"), [("grpc", 1), ("auto", 1 + 2**-12)])
+def test_gradient_precision_follows_the_transport(
+    bridge: str, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relaax.nn.devices.use_one_thread", lambda: None)  # another test may have used TensorFlow
+    monkeypatch.setattr("relaax.nn.devices.use_one_thread", lambda: None)  # an earlier test may have used TensorFlow
     settings = RlxServerSection.model_validate({"bridge": bridge, "wire_precision": "float16"})
     with running() as server, contextlib.closing(make_client(settings, [Target(server.address)])) as worker:
         worker.register(registration())
         worker.pull()
         worker.push(gradient(1 + 2**-12), env_steps=1)
-        np.testing.assert_array_equal(server.parameters, -gradient(arrived))
+        np.testing.assert_array_equal(server.parameters, -gradient(expected))

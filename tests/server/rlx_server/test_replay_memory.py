@@ -1,4 +1,4 @@
-"""The replay memory of a worker's agent: made once the client has proven itself, closed at the end."""
+"""Tests of the replay memory of a worker's agent: created after the first init, closed with the connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = 5
 
 
 class Memory:
-    """Makes the memory of one connection, or raises."""
+    """A source of the replay memory of one connection, or of an error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.uses: list[ReplayUse] = []
@@ -48,11 +48,11 @@ class Memory:
         self.replay = LocalReplay(use.declaration, environments=len(use.actors))
         close = self.replay.close
 
-        def closing() -> None:
+        def close_and_count() -> None:
             self.closed += 1
             close()
 
-        self.replay.close = closing  # type: ignore[method-assign]
+        self.replay.close = close_and_count  # type: ignore[method-assign]
         return self.replay
 
 
@@ -62,11 +62,11 @@ def plan_with(memory: Memory, **keys: Any) -> WorkerPlan:
     return WorkerPlan(RlxServerSection(), algorithm, config, "cpu", OfflineClient, memory)
 
 
-class Talk:
-    """A client of two environments, in a thread: some steps, then goodbye."""
+class ScriptedClient:
+    """A thread that steps two environments as a client and then disconnects."""
 
     def __init__(self, sock: socket.socket, mode: rlx.Mode) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self._socket = sock
         self._socket.settimeout(30)
         self._connection = rlx.ClientConnection()
@@ -74,52 +74,52 @@ class Talk:
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
-    def _say(self, message: Any) -> None:
+    def _send(self, message: Any) -> None:
         self._socket.sendall(self._connection.send(message))
 
-    def _hear(self) -> Any:
+    def _receive(self) -> Any:
         while True:
             event = self._connection.next_event()
             if event is rlx.NEED_DATA:
                 self._connection.receive_data(self._socket.recv(1 << 16))
             elif not isinstance(event, rlx.Ping):
-                self.heard.append(event)
+                self.received.append(event)
                 return event
 
     def _run(self) -> None:
         observation = [np.zeros((2, 2), np.float32)]
-        self._say(self._hello)
-        if not isinstance(self._hear(), rlx.Welcome):
+        self._send(self._hello)
+        if not isinstance(self._receive(), rlx.Welcome):
             return
-        self._say(rlx.Init(observation))
+        self._send(rlx.Init(observation))
         for _ in range(STEPS):
-            if not isinstance(self._hear(), rlx.Actions):
+            if not isinstance(self._receive(), rlx.Actions):
                 return
-            self._say(rlx.Step(np.ones(2), observation))
-        self._hear()
-        self._say(rlx.Bye("done"))
+            self._send(rlx.Step(np.ones(2), observation))
+        self._receive()
+        self._send(rlx.Bye("done"))
 
 
-def talk(load: Callable[[], WorkerPlan], mode: rlx.Mode = rlx.Mode.TRAIN) -> tuple[list[Any], int]:
-    """What a client hears, and the worker's exit code."""
-    near, far = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
-    answer_claim(said, Grant(0, 0))
-    with far:
-        client = Talk(far, mode)
-        serving = worker.Worker(RlxServerSection(), load, near, lifeline, WorkerReports(reports), Meters(1, 1))
+def serve_client(load: Callable[[], WorkerPlan], mode: rlx.Mode = rlx.Mode.TRAIN) -> tuple[list[Any], int]:
+    """Serve one client in this process; return the messages it receives and the worker's exit code."""
+    worker_end, client_end = socket.socketpair()
+    (lifeline, server), (server_reports, reports) = os.pipe(), report_sockets()
+    answer_claim(server_reports, Grant(0, 0))
+    with client_end:
+        client = ScriptedClient(client_end, mode)
+        serving = worker.Worker(RlxServerSection(), load, worker_end, lifeline, WorkerReports(reports), Meters(1, 1))
         code = serving.serve(None, False)
         client.thread.join(60)
-    for descriptor in (lifeline, server, said):
+    for descriptor in (lifeline, server, server_reports):
         os.close(descriptor)
-    return client.heard, code
+    return client.received, code
 
 
 @pytest.mark.parametrize(("bundle", "session"), [(False, ""), (True, SESSION)])
-def test_an_agent_that_trains_has_it_for_as_long_as_its_connection(bundle: bool, session: str) -> None:
+def test_training_agent_has_replay_memory_until_it_disconnects(bundle: bool, session: str) -> None:
     memory = Memory()
-    heard, code = talk(lambda: plan_with(memory, bundle=bundle, min_size=4, batch=4))
-    assert [type(each) for each in heard[1:]] == [rlx.Actions] * (STEPS + 1)
+    received, code = serve_client(lambda: plan_with(memory, bundle=bundle, min_size=4, batch=4))
+    assert [type(each) for each in received[1:]] == [rlx.Actions] * (STEPS + 1)
     assert code == EXIT_DONE
     (use,) = memory.uses
     assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (0, 1), session)
@@ -128,10 +128,10 @@ def test_an_agent_that_trains_has_it_for_as_long_as_its_connection(bundle: bool,
     assert memory.closed == 1
 
 
-def test_an_agent_that_only_acts_has_none() -> None:
+def test_exploiting_agent_has_no_replay_memory() -> None:
     memory = Memory()
-    heard, _ = talk(lambda: plan_with(memory), rlx.Mode.EXPLOIT)
-    assert isinstance(heard[-1], rlx.Actions)
+    received, _ = serve_client(lambda: plan_with(memory), rlx.Mode.EXPLOIT)
+    assert isinstance(received[-1], rlx.Actions)
     assert memory.uses == []
 
 
@@ -146,20 +146,20 @@ def test_an_agent_that_only_acts_has_none() -> None:
         ),
     ],
 )
-def test_a_client_is_told_why_there_is_none(error: Exception, code: ErrorCode, sentence: str) -> None:
-    heard, exit_code = talk(lambda: plan_with(Memory(error)))
-    assert isinstance(heard[-1], rlx.Error)
-    assert (heard[-1].code, heard[-1].message) == (code, sentence)
-    assert heard[-1].retryable == (code is ErrorCode.UNAVAILABLE)
+def test_client_receives_the_error_of_the_replay_memory(error: Exception, code: ErrorCode, sentence: str) -> None:
+    received, exit_code = serve_client(lambda: plan_with(Memory(error)))
+    assert isinstance(received[-1], rlx.Error)
+    assert (received[-1].code, received[-1].message) == (code, sentence)
+    assert received[-1].retryable == (code is ErrorCode.UNAVAILABLE)
     assert exit_code == EXIT_DONE
 
 
-def test_workers_of_such_an_algorithm_need_replay_servers() -> None:
+def test_replay_algorithm_without_replay_server_is_refused() -> None:
     algorithm = load_algorithm(str(SOURCE), SOURCE.parent)
     section = {"path": str(SOURCE)}
     with pytest.raises(ConfigurationError, match=r"relaax-rlx-server.replay_server: replay_algorithm keeps experience"):
         plan_workers(RlxServerSection(), section, str(SOURCE), SOURCE.parent)
     for settings in (RlxServerSection(exploit=True), RlxServerSection(checkpoint="somewhere")):
-        assert replay_source(settings, algorithm) is None, "they only act"
+        assert replay_source(settings, algorithm) is None, "agents that only act need no replay server"
     assert replay_source(RlxServerSection(replay_server="localhost:1,localhost:2"), algorithm) is not None  # type: ignore[arg-type]
     assert replay_source(RlxServerSection(), load_algorithm("da3c", Path.cwd())) is None

@@ -1,4 +1,4 @@
-"""What a connection's messages mean for its agent."""
+"""Tests of a session: how the messages of a connection become calls of its agent."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ UNUSED: Any = {"parameters": OfflineClient(), "metrics": OfflineMetrics()}
 
 
 class Recorder(AgentBase):
-    """Remembers what it was told; its actions are how often it was asked."""
+    """An agent that records its calls; its actions are the number of calls."""
 
     def __init__(self, environments: int) -> None:
         super().__init__(
             None,
             AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, **UNUSED),
         )
-        self.told: list[Leaves | StepResult] = []
+        self.calls: list[Leaves | StepResult] = []
 
     def reset(self, observations: Leaves) -> Leaves:
-        return self._note(observations)
+        return self._record(observations)
 
     def step(self, step: StepResult) -> Leaves:
-        return self._note(step)
+        return self._record(step)
 
-    def _note(self, what: Leaves | StepResult) -> Leaves:
-        self.told.append(what)
-        return [np.full(self.context.environments, len(self.told), np.int64)]
+    def _record(self, argument: Leaves | StepResult) -> Leaves:
+        self.calls.append(argument)
+        return [np.full(self.context.environments, len(self.calls), np.int64)]
 
     @property
     def last(self) -> StepResult:
-        step = self.told[-1]
+        step = self.calls[-1]
         assert isinstance(step, StepResult)
         return step
 
 
-class Talk:
-    """A session behind a real connection: it gets what came over the wire, and answers."""
+class LinkedSession:
+    """A session behind a pair of connections: messages pass through the wire format."""
 
     def __init__(self, hello: Hello, agent: AgentBase, metrics: OfflineMetrics, clock: Callable[[], float]) -> None:
         self._pair = Pair()
@@ -85,8 +85,8 @@ class Talk:
         self._session.answer(self._pair.client_sends(message))
 
 
-class Played:
-    """A session with an agent that remembers and metrics that are kept."""
+class RecordedSession:
+    """A session with an agent that records its calls, and metrics that are kept."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Played:
         hello = Hello(
             **SPACES, environments=environments, autoreset=autoreset, reports_episodes=reports_episodes, mode=mode
         )
-        self.session = Talk(hello, self.agent, self.metrics, clock=lambda: self.now)
+        self.session = LinkedSession(hello, self.agent, self.metrics, clock=lambda: self.now)
 
 
 def obs(*values: float) -> Leaves:
@@ -121,179 +121,179 @@ def mask(*values: int) -> np.ndarray:
     return np.array(values, np.bool_)
 
 
-def test_init_is_a_reset_and_its_answer_the_agents() -> None:
-    played = Played(SAME)
-    answer = played.session.init(Init(obs(1, 2)))
+def test_init_resets_the_agent_and_returns_its_actions() -> None:
+    recorded = RecordedSession(SAME)
+    answer = recorded.session.init(Init(obs(1, 2)))
     assert answer.action[0].tolist() == [1, 1]
-    assert values_of(played.agent.told[0]) == [1, 2]  # type: ignore[arg-type]
+    assert values_of(recorded.agent.calls[0]) == [1, 2]  # type: ignore[arg-type]
 
 
-def test_masks_that_were_left_out_are_false_everywhere() -> None:
-    played = Played(SAME)
-    played.session.init(Init(obs(0, 0)))
-    answer = played.session.step(Step(rewards(3, 4), obs(5, 6)))
+def test_omitted_masks_are_false_for_all_environments() -> None:
+    recorded = RecordedSession(SAME)
+    recorded.session.init(Init(obs(0, 0)))
+    answer = recorded.session.step(Step(rewards(3, 4), obs(5, 6)))
     assert answer.action[0].tolist() == [2, 2]
-    step = played.agent.last
+    step = recorded.agent.last
     assert step.rewards.tolist() == [3, 4]
     assert values_of(step.observations) == [5, 6]
     for each in (step.terminated, step.truncated, step.first):
         assert each.tolist() == [False, False]
         assert each.dtype == np.bool_
     assert step.final_observations is None
-    assert not played.session.episode_ended
-    assert played.metrics.episodes == []
+    assert not recorded.session.episode_ended
+    assert recorded.metrics.episodes == []
 
 
-def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> None:
-    played = Played(SAME)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(
+def test_same_step_passes_the_final_observation_to_the_agent() -> None:
+    recorded = RecordedSession(SAME)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(
         Step(rewards(1, 2), obs(10, 1), truncated=mask(1, 0), final_observation=obs(99, 0), terminated=None)
     )
-    step = played.agent.last
+    step = recorded.agent.last
     assert step.truncated.tolist() == [True, False]
     assert values_of(step.observations) == [10, 1]
     assert values_of(step.final_observations)[0] == 99
-    assert played.session.episode_ended
-    assert played.metrics.episodes == [(1.0, 1)]
+    assert recorded.session.episode_ended
+    assert recorded.metrics.episodes == [(1.0, 1)]
 
 
-def test_next_step_gives_the_observation_itself_as_final_and_marks_what_follows() -> None:
-    played = Played(NEXT)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(1, 2), obs(7, 8), terminated=mask(0, 1)))
-    step = played.agent.last
+def test_next_step_takes_the_observation_as_the_final_one() -> None:
+    recorded = RecordedSession(NEXT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(1, 2), obs(7, 8), terminated=mask(0, 1)))
+    step = recorded.agent.last
     assert step.terminated.tolist() == [False, True]
     assert values_of(step.final_observations)[1] == 8
-    played.session.step(Step(rewards(1, 500), obs(9, 0), first=mask(0, 1)))
-    step = played.agent.last
+    recorded.session.step(Step(rewards(1, 500), obs(9, 0), first=mask(0, 1)))
+    step = recorded.agent.last
     assert step.first.tolist() == [False, True]
     assert step.env_steps == 1
-    played.session.step(Step(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
-    assert played.metrics.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the void reward of 500 is nowhere
+    recorded.session.step(Step(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
+    assert recorded.metrics.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the reward of 500 belongs to no episode
 
 
-def test_each_environment_of_a_mixed_connection_ends_in_its_own_way() -> None:
-    played = Played(SAME, NEXT, environments=2)
-    played.session.init(Init(obs(0, 0)))
+def test_mixed_autoresets_are_handled_per_environment() -> None:
+    recorded = RecordedSession(SAME, NEXT, environments=2)
+    recorded.session.init(Init(obs(0, 0)))
     message = Step(rewards(1, 1), obs(10, 20), truncated=mask(1, 1), final_observation=obs(98, 77))
-    played.session.step(message)
-    step = played.agent.last
+    recorded.session.step(message)
+    step = recorded.agent.last
     assert values_of(step.final_observations) == [98, 20]
     assert values_of(step.observations) == [10, 20]
     assert message.final_observation is not None
-    assert values_of(message.final_observation) == [98, 77], "what came over the wire was written to"
+    assert values_of(message.final_observation) == [98, 77], "the session must not change the message"
 
 
-def test_reset_and_the_init_after_it_are_one_step_for_the_agent() -> None:
-    played = Played(DISABLED, environments=1)
-    played.session.init(Init(obs(0)))
-    played.session.step(Step(rewards(2), obs(1)))
-    returns = played.session.reset(Reset(rewards(3)))
+def test_reset_and_the_next_init_are_one_step_for_the_agent() -> None:
+    recorded = RecordedSession(DISABLED, environments=1)
+    recorded.session.init(Init(obs(0)))
+    recorded.session.step(Step(rewards(2), obs(1)))
+    returns = recorded.session.reset(Reset(rewards(3)))
     assert returns.episode_return.tolist() == [5.0]
-    assert played.session.episode_ended
-    assert played.metrics.episodes == [(5.0, 2)]
-    assert len(played.agent.told) == 2, "the outcome waits for the observation that follows it"
-    answer = played.session.init(Init(obs(4)))
+    assert recorded.session.episode_ended
+    assert recorded.metrics.episodes == [(5.0, 2)]
+    assert len(recorded.agent.calls) == 2, "the outcome is kept until the next observation"
+    answer = recorded.session.init(Init(obs(4)))
     assert answer.action[0].tolist() == [3]
-    step = played.agent.last
+    step = recorded.agent.last
     assert step.rewards.tolist() == [3]
     assert step.terminated.tolist() == [True]
     assert step.truncated.tolist() == [False]
     assert values_of(step.observations) == [4]
-    assert not played.session.episode_ended, "an episode has just begun"
-    played.session.step(Step(rewards(1), obs(5)))
-    assert values_of(played.agent.last.observations) == [5]
+    assert not recorded.session.episode_ended, "an episode has just begun"
+    recorded.session.step(Step(rewards(1), obs(5)))
+    assert values_of(recorded.agent.last.observations) == [5]
 
 
-def test_a_reset_between_two_episodes_ends_none() -> None:
-    played = Played(NEXT)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
-    returns = played.session.reset(Reset(rewards(70, 8)))  # environment 0 had nothing to act on
+def test_reset_between_two_episodes_ends_no_episode() -> None:
+    recorded = RecordedSession(NEXT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    returns = recorded.session.reset(Reset(rewards(70, 8)))  # environment 0 is between two episodes
     assert returns.episode_return.tolist() == [0.0, 14.0]
-    assert played.metrics.episodes == [(5.0, 1), (14.0, 2)]
-    played.session.init(Init(obs(2, 2)))
-    step = played.agent.last
+    assert recorded.metrics.episodes == [(5.0, 1), (14.0, 2)]
+    recorded.session.init(Init(obs(2, 2)))
+    step = recorded.agent.last
     assert step.first.tolist() == [True, False]
     assert step.terminated.tolist() == [False, True]
     assert step.env_steps == 1
-    played.session.step(Step(rewards(1, 1), obs(3, 3)))
-    assert played.agent.last.first.tolist() == [False, False]
-    assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 2.0]
+    recorded.session.step(Step(rewards(1, 1), obs(3, 3)))
+    assert recorded.agent.last.first.tolist() == [False, False]
+    assert recorded.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 2.0]
 
 
-def test_a_reset_right_after_a_same_step_end_ends_the_episode_that_has_begun_with_it() -> None:
-    played = Played(SAME, NEXT)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
-    assert played.session.reset(Reset(rewards(7, 8))).episode_return.tolist() == [7.0, 0.0]
-    assert played.session.episode_ended
-    assert played.metrics.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
-    played.session.init(Init(obs(2, 2)))
-    step = played.agent.last
+def test_reset_after_a_same_step_end_ends_the_new_episode() -> None:
+    recorded = RecordedSession(SAME, NEXT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
+    assert recorded.session.reset(Reset(rewards(7, 8))).episode_return.tolist() == [7.0, 0.0]
+    assert recorded.session.episode_ended
+    assert recorded.metrics.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
+    recorded.session.init(Init(obs(2, 2)))
+    step = recorded.agent.last
     assert step.first.tolist() == [False, True]
     assert step.terminated.tolist() == [True, False]
     assert step.env_steps == 1
 
 
-def test_a_reset_right_after_an_init_ends_every_episode_whatever_had_ended_before() -> None:
-    played = Played(NEXT)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
-    played.session.reset(Reset(rewards(0, 7)))
-    played.session.init(Init(obs(2, 2)))
-    assert played.session.reset(Reset(rewards(3, 4))).episode_return.tolist() == [3.0, 4.0]
-    assert played.metrics.episodes == [(5.0, 1), (13.0, 2), (3.0, 1), (4.0, 1)]
+def test_reset_after_an_init_ends_every_episode() -> None:
+    recorded = RecordedSession(NEXT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    recorded.session.reset(Reset(rewards(0, 7)))
+    recorded.session.init(Init(obs(2, 2)))
+    assert recorded.session.reset(Reset(rewards(3, 4))).episode_return.tolist() == [3.0, 4.0]
+    assert recorded.metrics.episodes == [(5.0, 1), (13.0, 2), (3.0, 1), (4.0, 1)]
 
 
-def test_a_reset_after_a_plain_step_ends_every_episode_whatever_ended_before() -> None:
-    played = Played(NEXT)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
-    played.session.step(Step(rewards(50, 6), obs(2, 2), first=mask(1, 0)))
-    played.session.step(Step(rewards(1, 1), obs(3, 3)))
-    assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 14.0]
+def test_reset_after_a_plain_step_ends_every_episode() -> None:
+    recorded = RecordedSession(NEXT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    recorded.session.step(Step(rewards(50, 6), obs(2, 2), first=mask(1, 0)))
+    recorded.session.step(Step(rewards(1, 1), obs(3, 3)))
+    assert recorded.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 14.0]
 
 
-def test_a_truncated_reset_brings_the_final_observation_to_the_agent() -> None:
-    played = Played(DISABLED, environments=2)
-    played.session.init(Init(obs(0, 0)))
-    played.session.reset(Reset(rewards(1, 1), truncated=mask(0, 1), final_observation=obs(5, 6)))
-    played.session.init(Init(obs(7, 8)))
-    step = played.agent.last
+def test_truncated_reset_passes_the_final_observation() -> None:
+    recorded = RecordedSession(DISABLED, environments=2)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.reset(Reset(rewards(1, 1), truncated=mask(0, 1), final_observation=obs(5, 6)))
+    recorded.session.init(Init(obs(7, 8)))
+    step = recorded.agent.last
     assert step.terminated.tolist() == [True, False]
     assert step.truncated.tolist() == [False, True]
     assert values_of(step.final_observations) == [5, 6]
 
 
-def test_an_episode_that_was_under_way_at_init_is_not_reported() -> None:
-    played = Played(SAME)
-    played.session.init(Init(obs(0, 0), partial=mask(1, 0)))
-    played.session.step(Step(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
-    assert played.metrics.episodes == [(2.0, 1)]
-    played.session.step(Step(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
-    assert played.metrics.episodes == [(2.0, 1), (3.0, 1)]
+def test_episode_that_was_partial_at_init_is_not_reported() -> None:
+    recorded = RecordedSession(SAME)
+    recorded.session.init(Init(obs(0, 0), partial=mask(1, 0)))
+    recorded.session.step(Step(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
+    assert recorded.metrics.episodes == [(2.0, 1)]
+    recorded.session.step(Step(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
+    assert recorded.metrics.episodes == [(2.0, 1), (3.0, 1)]
 
 
-def test_a_client_that_reports_episodes_is_believed_and_not_counted_after() -> None:
-    played = Played(SAME, reports_episodes=True)
-    played.session.init(Init(obs(0, 0)))
-    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
-    assert played.metrics.episodes == []
-    assert played.session.episode_ended
+def test_episodes_reported_by_the_client_replace_counted_ones() -> None:
+    recorded = RecordedSession(SAME, reports_episodes=True)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
+    assert recorded.metrics.episodes == []
+    assert recorded.session.episode_ended
     whole = [Episode(environment=1, episode_return=321.5, length=77)]
-    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
-    assert played.metrics.episodes == [(321.5, 77)]
+    recorded.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
+    assert recorded.metrics.episodes == [(321.5, 77)]
 
 
-def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> None:
-    played = Played(SAME, mode=Mode.EXPLOIT)
-    played.session.init(Init(obs(0, 0)))
-    played.now = 2.0
-    played.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
-    assert played.metrics.episodes == []
-    assert played.metrics.scalars == [
+def test_exploit_episodes_are_reported_under_other_names() -> None:
+    recorded = RecordedSession(SAME, mode=Mode.EXPLOIT)
+    recorded.session.init(Init(obs(0, 0)))
+    recorded.now = 2.0
+    recorded.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
+    assert recorded.metrics.episodes == []
+    assert recorded.metrics.scalars == [
         ("exploit/episode_return", 4.0),
         ("exploit/episode_length", 1),
         ("exploit/episode_seconds", 2.0),
@@ -301,16 +301,16 @@ def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> Non
     ]
 
 
-def test_an_episodes_seconds_and_its_reward_per_second() -> None:
-    played = Played(NEXT, environments=1)
-    played.session.init(Init(obs(0)))
-    played.now = 4.0
-    played.session.step(Step(rewards(2), obs(1), terminated=mask(1)))
-    played.now = 5.0
-    played.session.step(Step(rewards(99), obs(0), first=mask(1)))
-    played.now = 5.5
-    played.session.step(Step(rewards(3), obs(1), terminated=mask(1)))
-    assert played.metrics.scalars == [
+def test_episode_seconds_and_reward_per_second_are_reported() -> None:
+    recorded = RecordedSession(NEXT, environments=1)
+    recorded.session.init(Init(obs(0)))
+    recorded.now = 4.0
+    recorded.session.step(Step(rewards(2), obs(1), terminated=mask(1)))
+    recorded.now = 5.0
+    recorded.session.step(Step(rewards(99), obs(0), first=mask(1)))
+    recorded.now = 5.5
+    recorded.session.step(Step(rewards(3), obs(1), terminated=mask(1)))
+    assert recorded.metrics.scalars == [
         ("episode/seconds", 4.0),
         ("episode/reward_per_second", 0.5),
         ("episode/seconds", 0.5),
@@ -318,42 +318,46 @@ def test_an_episodes_seconds_and_its_reward_per_second() -> None:
     ]
 
 
-def test_an_episode_that_the_client_reports_lasts_since_the_one_before() -> None:
-    played = Played(SAME, environments=2, reports_episodes=True)
-    played.session.init(Init(obs(0, 0), partial=mask(0, 1)))
+def test_reported_episode_lasts_since_the_previous_one() -> None:
+    recorded = RecordedSession(SAME, environments=2, reports_episodes=True)
+    recorded.session.init(Init(obs(0, 0), partial=mask(0, 1)))
     for now in (3.0, 7.0):
-        played.now = now
-        played.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
-    scalars = played.metrics.scalars
-    assert [value for name, value in scalars if name == "episode/seconds"] == [3.0, 4.0, 4.0]  # the partial one: none
+        recorded.now = now
+        recorded.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
+    scalars = recorded.metrics.scalars
+    assert [value for name, value in scalars if name == "episode/seconds"] == [
+        3.0,
+        4.0,
+        4.0,
+    ]  # without the partial episode
     assert [value for name, value in scalars if name == "episode/reward_per_second"] == [2.0, 1.5, 2.0]
 
 
-def test_scalars_of_the_environment_live_under_client() -> None:
-    played = Played(SAME)
-    played.session.metrics(Metrics([("height", 1.5), ("fuel/left", 2.0)]))
-    assert played.metrics.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
+def test_scalars_of_the_environment_are_prefixed_with_client() -> None:
+    recorded = RecordedSession(SAME)
+    recorded.session.metrics(Metrics([("height", 1.5), ("fuel/left", 2.0)]))
+    assert recorded.metrics.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
+    ("name", "expected"),
     [
         *[(name, name) for name in ("x" * 128, "a//b", "a/", "a.b-c_d/9", "1st", "-", "../x")],
         *[("act latency on client", "act_latency_on_client"), ("/a", "_a"), ("//", "_/"), ("\0\n", "__")],
         ("é" * 64, "_" * 64),
     ],
 )  # fmt: skip
-def test_whatever_name_the_protocol_allows_is_one_for_metrics(name: str, form: str) -> None:
-    """As a stranger's client sends it: Python's own brings names into form itself."""
-    played = Played(SAME)
-    played.session.metrics(Metrics([(name, 1.0)]))
-    assert played.metrics.scalars == [(check_name(f"client/{form}"), 1.0)]
+def test_every_legal_scalar_name_becomes_a_valid_metric_name(name: str, expected: str) -> None:
+    """Clients in other languages send such names; the Python client normalises them itself."""
+    recorded = RecordedSession(SAME)
+    recorded.session.metrics(Metrics([(name, 1.0)]))
+    assert recorded.metrics.scalars == [(check_name(f"client/{expected}"), 1.0)]
 
 
 @pytest.mark.parametrize("autoreset", [SAME, NEXT])
-def test_one_habit_said_once_is_that_of_all_environments(autoreset: Autoreset) -> None:
-    played = Played(autoreset, environments=3)
-    played.session.init(Init(obs(0, 0, 0)))
+def test_single_autoreset_applies_to_all_environments(autoreset: Autoreset) -> None:
+    recorded = RecordedSession(autoreset, environments=3)
+    recorded.session.init(Init(obs(0, 0, 0)))
     final = obs(7, 8, 9) if autoreset is SAME else None
-    played.session.step(Step(rewards(0, 0, 0), obs(1, 2, 3), truncated=mask(1, 1, 1), final_observation=final))
-    assert values_of(played.agent.last.final_observations) == ([7, 8, 9] if autoreset is SAME else [1, 2, 3])
+    recorded.session.step(Step(rewards(0, 0, 0), obs(1, 2, 3), truncated=mask(1, 1, 1), final_observation=final))
+    assert values_of(recorded.agent.last.final_observations) == ([7, 8, 9] if autoreset is SAME else [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Starting workers where the system cannot, or something hangs: nothing is left behind, and nobody waits for ever."""
+"""Tests of worker starts that fail or hang: no process and no descriptor is left, and the server does not block."""
 
 from __future__ import annotations
 
@@ -31,37 +31,40 @@ HANGING = """
 
 import pathlib, time
 
-pathlib.Path({there!r}).touch()
+pathlib.Path({marker!r}).touch()
 while True:
     time.sleep(0.1)
 """
 
 
 def descriptors() -> set[str]:
-    """Of this process. Some may go meanwhile: gRPC's threads close those of earlier tests in their own time."""
+    """Return the open descriptors of this process.
+
+    The set may shrink, as gRPC's threads close descriptors of earlier tests.
+    """
     return set(os.listdir("/dev/fd"))
 
 
 @pytest.fixture
 def folders() -> Iterator[WorkerFolders]:
-    made = WorkerFolders()
-    yield made
-    made.close()
+    created = WorkerFolders()
+    yield created
+    created.close()
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     pair = socket.socketpair()
     yield pair
     for sock in pair:
         sock.close()
 
 
-def test_a_fork_that_fails_leaves_no_descriptor(
-    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket]
+def test_failed_fork_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, socket_pair: tuple[socket.socket, socket.socket]
 ) -> None:
     def fail() -> int:
-        raise OSError(errno.EAGAIN, "no more processes")
+        raise OSError(errno.EAGAIN, "process limit reached")
 
     monkeypatch.setattr(spawners, "_require_one_thread", lambda _: None)
     monkeypatch.setattr(spawners.gc, "freeze", lambda: None)
@@ -69,31 +72,31 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     plan = WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
     )
-    forks = ForkSpawner(plan, folders, METERS)
+    spawner = ForkSpawner(plan, folders, METERS)
     monkeypatch.setattr(os, "fork", fail)
-    folders.ensure()  # which has a lock
+    folders.ensure()  # it opens a lock file
     before = descriptors()
-    with pytest.raises(OSError, match="no more processes"):
-        forks.spawn(ends[0], None, False, lambda: None)
+    with pytest.raises(OSError, match="process limit reached"):
+        spawner.spawn(socket_pair[0], None, False, lambda: None)
     assert descriptors() <= before
-    forks.stop_workers()
-    os.close(forks._lifeline.read)
+    spawner.stop_workers()
+    os.close(spawner._lifeline.read)
 
 
 METERS = Meters(1, 1)
 
 
-def spawns(folders: WorkerFolders, section: dict[str, str] | None = None) -> SpawnSpawner:
+def make_spawner(folders: WorkerFolders, section: dict[str, str] | None = None) -> SpawnSpawner:
     return SpawnSpawner(RlxServerSection(), section or {}, str(ALGORITHM), ALGORITHM.parent, folders, METERS)
 
 
 @pytest.mark.parametrize("free", range(6))
-def test_a_spawn_without_descriptors_leaves_none(
-    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket], free: int
+def test_failed_spawn_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, socket_pair: tuple[socket.socket, socket.socket], free: int
 ) -> None:
     monkeypatch.setattr(SpawnSpawner, "_check_start", lambda _: None)
     monkeypatch.setattr(spawners, "COMMAND", ("/there/is/no/such/program",))
-    started = spawns(folders)
+    spawner = make_spawner(folders)
     folders.ensure()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = descriptors()
@@ -103,24 +106,24 @@ def test_a_spawn_without_descriptors_leaves_none(
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, limits[1]))
         try:
             while True:
-                taken.append(os.dup(ends[1].fileno()))
+                taken.append(os.dup(socket_pair[1].fileno()))
         except OSError:
             for descriptor in taken[len(taken) - free :]:
                 os.close(descriptor)
             del taken[len(taken) - free :]
         with pytest.raises(OSError):
-            started.spawn(ends[0], None, False, lambda: None)
+            spawner.spawn(socket_pair[0], None, False, lambda: None)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for descriptor in taken:
             os.close(descriptor)
     assert descriptors() <= before
-    started.stop_workers()
-    os.close(started._lifeline.read)
+    spawner.stop_workers()
+    os.close(spawner._lifeline.read)
 
 
-# Reads its orders once its lifeline was cut, and says how many bytes they were.
-LATE = """
+# Reads its plan once the lifeline is closed, and reports the number of its bytes.
+LATE_READER = """
 import os, sys
 connection, lifeline, reports, _, orders = map(int, sys.argv[-5:])
 if connection >= 0:
@@ -131,39 +134,39 @@ if connection >= 0:
 
 
 @pytest.mark.timeout(60)
-def test_nobody_waits_for_long_orders_to_be_read(
-    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket]
+def test_spawn_does_not_wait_until_a_long_plan_is_read(
+    monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, socket_pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    monkeypatch.setattr(spawners, "COMMAND", (sys.executable, "-c", LATE))
-    started = spawns(folders, {"colour": "x" * 2**20})
-    pid, reports = started.spawn(ends[0], None, False, lambda: None)
-    started.stop_workers()
+    monkeypatch.setattr(spawners, "COMMAND", (sys.executable, "-c", LATE_READER))
+    spawner = make_spawner(folders, {"colour": "x" * 2**20})
+    pid, reports = spawner.spawn(socket_pair[0], None, False, lambda: None)
+    spawner.stop_workers()
     os.set_blocking(reports, True)
-    with os.fdopen(reports, "rb") as said:
-        assert int(said.read()) > 2**20
+    with os.fdopen(reports, "rb") as stream:
+        assert int(stream.read()) > 2**20
     os.waitpid(pid, 0)
-    os.close(started._lifeline.read)
+    os.close(spawner._lifeline.read)
 
 
-@pytest.mark.parametrize("safe", ["", "1"])
-def test_a_worker_imports_from_where_its_server_does(tmp_path: Path, safe: str) -> None:
-    """Python puts the working directory first, or nothing: what is first in PYTHONPATH stays in both cases."""
+@pytest.mark.parametrize("safe_path", ["", "1"])
+def test_spawned_worker_keeps_the_import_path_of_the_server(tmp_path: Path, safe_path: str) -> None:
+    """Python puts the working directory first unless PYTHONSAFEPATH is set. PYTHONPATH comes first in both cases."""
     program = COMMAND[2].partition("from relaax")[0] + "print(sys.path[0])"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": safe}
-    ran = subprocess.run(
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": safe_path}
+    finished = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True, text=True
     )
-    assert ran.stdout == f"{tmp_path}\n"
+    assert finished.stdout == f"{tmp_path}\n"
 
 
 @pytest.fixture
 def hanging(processes: Processes, tmp_path: Path) -> Running:
-    """A server whose first process is at the algorithm's import, which hangs."""
-    there = tmp_path / "there"
-    algorithm = write_package(tmp_path, HANGING.format(there=str(there)))
+    """Start a server whose first worker hangs while it imports the algorithm."""
+    marker = tmp_path / "marker"
+    algorithm = write_package(tmp_path, HANGING.format(marker=str(marker)))
     config = write_config(tmp_path, {"path": str(algorithm)}, worker_start="spawn")
     server = processes.start(sys.executable, SERVER, "--config", config)
-    wait_until(there.exists, "the algorithm is being imported", 120)
+    wait_until(marker.exists, "the algorithm is being imported", 120)
     return server
 
 
@@ -172,7 +175,7 @@ def first_process(server: Running) -> psutil.Process:
     return process
 
 
-def test_an_interrupted_start_leaves_nothing_behind(hanging: Running) -> None:
+def test_interrupted_start_leaves_no_process(hanging: Running) -> None:
     first = first_process(hanging)
     hanging.send_signal(signal.SIGINT)  # to the server alone
     assert hanging.wait(60) != 0
@@ -180,8 +183,8 @@ def test_an_interrupted_start_leaves_nothing_behind(hanging: Running) -> None:
     assert "BrokenPipeError" not in hanging.stderr
 
 
-def test_what_is_still_importing_does_not_outlive_a_killed_server(hanging: Running) -> None:
+def test_importing_process_ends_with_a_killed_server(hanging: Running) -> None:
     first = first_process(hanging)
     hanging.kill()
-    wait_until(lambda: not is_alive(first), "it has ended")
+    wait_until(lambda: not is_alive(first), "the first process has ended")
     assert "Traceback" not in hanging.stderr

@@ -1,4 +1,4 @@
-"""What workers leave in the temporary directory, however they end: nothing."""
+"""Tests that workers leave no files in the temporary directory, however they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.rlx_line import Line
 
 pytestmark = pytest.mark.checks("relaax/server/rlx_server")
 
-# Before a function is traced, autograph writes what it has made of it to a temporary file.
+# Before a function is traced, autograph writes its generated code to a temporary file.
 COMPILED = """
 
 import tensorflow as tf
@@ -36,7 +36,7 @@ class Agent(Agent):
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """This process's temporary directory."""
+    """Set the temporary directory of this process."""
     path = tmp_path / "temporary"
     path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(path))
@@ -48,7 +48,7 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes, tmp_path: Path) -> None:
+def test_ended_workers_leave_no_temporary_files(processes: Processes, tmp_path: Path) -> None:
     algorithm, temporary = tmp_path / "compiled.py", tmp_path / "temporary"
     algorithm.write_text(ALGORITHM.read_text() + COMPILED)
     temporary.mkdir()
@@ -59,7 +59,7 @@ def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes
         with Line(address) as line:
             line.open()
             line.init()
-            assert files(temporary), "this test proves nothing otherwise"
+            assert files(temporary), "the worker has written a temporary file"
             if number is None:
                 line.say(rlx.Bye())
                 line.expect_end()
@@ -67,17 +67,17 @@ def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes
                 (worker,) = server.children()
                 worker.send_signal(number)
         wait_until(lambda: not server.children(), "the worker has ended")
-        wait_until(lambda: not [*temporary.glob("*/*")], "the server has cleared up after it")
+        wait_until(lambda: not [*temporary.glob("*/*")], "the server has removed the worker's files")
     with Line(address) as line:
         line.open()
         line.init()
         (worker,) = server.children()
-        worker.suspend()  # the server kills it in the end
+        worker.suspend()  # the server kills it when it stops
         assert server.stop() == 0
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_that_was_tidied_away_is_made_anew(temporary: Path) -> None:
+def test_removed_temporary_folder_is_created_again(temporary: Path) -> None:
     folders = WorkerFolders()
     first = folders.ensure()
     assert first is not None
@@ -88,14 +88,14 @@ def test_a_folder_that_was_tidied_away_is_made_anew(temporary: Path) -> None:
     (second / "7").mkdir()
     (second / "7" / "left").touch()
     folders.remove(7)
-    folders.remove(8)  # it had none
+    folders.remove(8)  # worker 8 has no folder
     assert list(second.iterdir()) == []
     folders.close()
     folders.close()
     assert list(temporary.iterdir()) == []
 
 
-def test_without_a_folder_workers_serve_all_the_same(
+def test_missing_temporary_folder_is_logged_and_ignored(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as full:
@@ -106,64 +106,62 @@ def test_without_a_folder_workers_serve_all_the_same(
         folders.remove(7)
         folders.close()
     assert len(caplog.records) == 1
-    for parent in (None, temporary / "gone"):
+    for parent in (None, temporary / "missing"):
         with own_folder(parent):
             assert tempfile.gettempdir() == str(temporary)
 
 
-def test_a_workers_own_folder_goes_with_it(temporary: Path) -> None:
+def test_temporary_folder_of_a_worker_is_removed_with_it(temporary: Path) -> None:
     with own_folder(temporary):
         (Path(tempfile.gettempdir()) / "left").touch()
         assert [path.name for path in temporary.iterdir()] == [str(os.getpid())]
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_server_leaves_the_next_one_removes_and_a_living_ones_stays(
-    processes: Processes, tmp_path: Path
-) -> None:
-    """Three servers beside each other in one temporary directory; one is killed, with a worker and without."""
+def test_folder_of_a_killed_server_is_removed_by_the_next(processes: Processes, tmp_path: Path) -> None:
+    """Several servers share one temporary directory; one is killed, first with a worker left, then without."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     config = write_config(tmp_path)
 
-    def started() -> tuple[Running, str]:
+    def start() -> tuple[Running, str]:
         server = processes.start(sys.executable, SERVER, "--config", config, env={"TMPDIR": str(temporary)})
         return server, server.wait_for_address()
 
     def folders() -> set[Path]:
         return set(temporary.iterdir())
 
-    _, living_address = started()
-    with Line(living_address) as line:
+    _, running_address = start()
+    with Line(running_address) as line:
         line.open()
         line.init()
         (kept,) = folders()
-        killed, address = started()
+        killed, address = start()
         with Line(address) as other:
             other.open()
             other.init()
-            assert len(folders()) == 2, "each server has one"
+            assert len(folders()) == 2, "each server has one folder"
             (worker,) = killed.children()
-            worker.suspend()  # it cannot see that its server is gone, and has what it inherited
+            worker.suspend()  # it does not notice the end of its server, and keeps its inherited lock
             killed.kill()
-            started()
+            start()
             assert len(folders()) == 2, "a worker still uses it"
             worker.kill()
             wait_until(lambda: not killed.children(), "the worker has ended")
         assert len(folders()) == 2
-        server, _ = started()
+        server, _ = start()
         assert folders() == {kept}
         assert "removed the temporary folder of a killed server" in server.stderr
         assert line.step() == 0
         assert kept.is_dir()
 
 
-def test_nothing_is_removed_that_is_not_a_dead_servers_own(temporary: Path, tmp_path: Path) -> None:
-    """Links, files, pipes, other names, folders that others may write to, and those of other users."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "precious").touch()
-    (temporary / f"{PREFIX}link").symlink_to(elsewhere)
+def test_remove_leftovers_keeps_everything_of_other_owners(temporary: Path, tmp_path: Path) -> None:
+    """Links, files, pipes, folders with other names, folders writable by others, and folders of other users stay."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (temporary / f"{PREFIX}link").symlink_to(outside)
     (temporary / f"{PREFIX}file").touch()
     os.mkfifo(temporary / f"{PREFIX}pipe")
     (temporary / "relaax-rlx-server-other").mkdir()
@@ -175,31 +173,29 @@ def test_nothing_is_removed_that_is_not_a_dead_servers_own(temporary: Path, tmp_
     before = set(temporary.rglob("*"))
     left = temporary / f"{PREFIX}left"
     (left / "4711").mkdir(parents=True)
-    (left / "4711" / "link").symlink_to(elsewhere)
+    (left / "4711" / "link").symlink_to(outside)
     left.chmod(0o700)
     remove_leftovers()
     assert set(temporary.rglob("*")) == before
-    assert (elsewhere / "precious").exists()
+    assert (outside / "precious").exists()
 
 
-def test_a_folder_that_a_starting_server_took_for_anothers_is_made_again(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between its making and its lock another server may start, and find it locked by nobody."""
-    make, made = tempfile.mkdtemp, []
+def test_folder_removed_by_a_starting_server_is_created_again(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server may start after the folder is created and before it is locked, and remove it."""
+    make, created = tempfile.mkdtemp, []
 
-    def taken_at_once(prefix: str) -> str:
-        made.append(make(prefix=prefix))
-        if len(made) == 1:
+    def make_and_remove(prefix: str) -> str:
+        created.append(make(prefix=prefix))
+        if len(created) == 1:
             remove_leftovers()
-        return made[-1]
+        return created[-1]
 
-    monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_remove)
     folders = WorkerFolders()
     path = folders.ensure()
-    assert path == Path(made[1])
+    assert path == Path(created[1])
     remove_leftovers()
-    assert path.is_dir(), "it is in use"
+    assert path.is_dir(), "the locked folder is in use"
     folders.close()
     assert list(temporary.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Places of clients that have proved nothing: who has one, and who loses it, by a clock of the test's own."""
+"""Tests of the places of unproven clients and of their eviction, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ FREE_PLACES = 4
 
 
 class Scene:
+    """The places of unproven clients, with a simulated clock."""
+
     def __init__(self) -> None:
         self.now = 1000.0
         self.places = UnprovenClients(FREE_PLACES, lambda: self.now)
         self._pids = count(1)
 
     def record_welcome(self, host: str = "10.0.0.1") -> int:
-        """One more client is let in and welcomed, and says no init."""
+        """Admit and welcome one more client that sends no init; return the process id of its worker."""
         pid = next(self._pids)
         self.places.admit(pid, host)
         self.places.record_welcome(pid)
@@ -34,7 +36,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_free_places_are_taken_at_once(scene: Scene) -> None:
+def test_free_places_are_given_without_delay(scene: Scene) -> None:
     for handshakes in range(FREE_PLACES):
         assert scene.places.delay(handshakes) == 0
         assert scene.places.reserve(handshakes) is None
@@ -42,18 +44,18 @@ def test_free_places_are_taken_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("unproven", [0, 2, FREE_PLACES])
-def test_further_ones_in_turn(scene: Scene, unproven: int) -> None:
+def test_extra_places_are_given_one_per_turn(scene: Scene, unproven: int) -> None:
     scene.fill(unproven)
     handshakes = FREE_PLACES - unproven
     assert scene.places.delay(handshakes) == 0
     assert scene.places.reserve(handshakes) is None
     assert scene.places.delay(handshakes) == pytest.approx(TURN_SECONDS)
-    assert scene.places.delay(handshakes - 1) == 0, "a place that became free is taken at once"
+    assert scene.places.delay(handshakes - 1) == 0, "a freed place is given at once"
     scene.now += TURN_SECONDS
     assert scene.places.delay(handshakes) == 0
 
 
-def test_past_all_places_the_oldest_makes_room_once_it_has_had_its_time(scene: Scene) -> None:
+def test_oldest_client_is_evicted_once_all_places_are_used(scene: Scene) -> None:
     first = scene.record_welcome()
     scene.now += 0.5
     scene.fill(FREE_PLACES + EXTRA_PLACES - 1)
@@ -68,7 +70,7 @@ def test_past_all_places_the_oldest_makes_room_once_it_has_had_its_time(scene: S
     assert scene.places.reserve(0) == first + 1
 
 
-def test_the_network_with_most_makes_room(scene: Scene) -> None:
+def test_client_of_the_largest_network_is_evicted(scene: Scene) -> None:
     scene.fill(3, "10.0.0.7")
     crowd = scene.fill(FREE_PLACES + EXTRA_PLACES - 3, "2001:db8::1")
     scene.now += UNPROVEN_SECONDS
@@ -76,7 +78,7 @@ def test_the_network_with_most_makes_room(scene: Scene) -> None:
     assert scene.places.crowd(0) == {"10.0.0.7": 3, "2001:db8::/64": FREE_PLACES + EXTRA_PLACES - 3}
 
 
-def test_who_proves_that_it_reads_has_no_place_to_lose(scene: Scene) -> None:
+def test_proven_client_frees_its_place(scene: Scene) -> None:
     pids = scene.fill(FREE_PLACES + EXTRA_PLACES)
     for pid in pids[1:]:
         scene.places.remove(pid)
@@ -87,20 +89,20 @@ def test_who_proves_that_it_reads_has_no_place_to_lose(scene: Scene) -> None:
     assert pids[1] not in scene.places
 
 
-def test_who_waits_for_the_parameter_server_has_a_place_for_a_moment_only(scene: Scene) -> None:
+def test_admitted_client_without_welcome_is_not_evicted(scene: Scene) -> None:
     for pid in range(FREE_PLACES + EXTRA_PLACES):
         scene.places.admit(pid, "10.0.0.1")
     assert scene.places.delay(0) == math.inf
     scene.now += UNPROVEN_SECONDS
     assert scene.places.delay(0) == 0
-    assert scene.places.choose_eviction() is None, "and is ended by nobody"
+    assert scene.places.choose_eviction() is None, "only welcomed clients are evicted"
     scene.places.record_welcome(0)
-    scene.places.record_welcome(0)  # a second time: that changes nothing
+    scene.places.record_welcome(0)  # a second welcome changes nothing
     scene.now += UNPROVEN_SECONDS
     assert scene.places.choose_eviction() == 0
 
 
-def test_where_there_is_no_other_room_one_makes_room_each_turn(scene: Scene) -> None:
+def test_at_most_one_client_per_turn_is_evicted(scene: Scene) -> None:
     assert scene.places.choose_eviction() is None
     first, second = scene.fill(2)
     assert scene.places.choose_eviction() is None

@@ -1,4 +1,4 @@
-"""RLX over WebSocket on the same port: what is served, what is refused, and how that is said."""
+"""Tests of RLX over WebSocket on the RLX port: accepted requests, refusals and close codes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
 
 TOKEN = "a-token-of-the-test"
 Server = tuple[Running, str]
-STALLED = 16
-"""Processes that may wait for their clients, instead of 64."""
+MAX_STALLED = 16
+"""Workers that may wait for their clients, instead of 64."""
 SPACES = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3)}
 
 
-def connected(address: str, source: str | None = None) -> socket.socket:
+def connect(address: str, source: str | None = None) -> socket.socket:
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), PATIENCE, (source, 0) if source else None)
 
 
-def answer_to(address: str, said: bytes, source: str | None = None) -> str:
-    """All that the server says to this, as text."""
-    with connected(address, source) as sock:
-        sock.sendall(said)
-        heard = b""
+def answer_to(address: str, data: bytes, source: str | None = None) -> str:
+    """Send `data` and return everything that the server answers, as text."""
+    with connect(address, source) as sock:
+        sock.sendall(data)
+        received = b""
         with contextlib.suppress(ConnectionError):
-            while data := sock.recv(1 << 16):
-                heard += data
-    return heard.decode()
+            while piece := sock.recv(1 << 16):
+                received += piece
+    return received.decode()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def expect_error(line: Line, code: ErrorCode, words: str, close_code: int) -> No
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_a_conversation(shared: Server, codec: str) -> None:
+def test_episode_over_websocket_ends_with_code_1000(shared: Server, codec: str) -> None:
     with Line(shared[1], codec, websocket=True) as line:
         line.open(environments=2)
         assert line.init() == 0
@@ -77,7 +77,7 @@ def test_a_conversation(shared: Server, codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_the_client_takes_an_address_of_a_websocket(shared: Server, codec: str) -> None:
+def test_client_library_connects_to_a_ws_address(shared: Server, codec: str) -> None:
     with Client(f"ws://{shared[1]}/any/path?at=all", codec=codec, **SPACES) as client:  # type: ignore[arg-type]
         assert client.init([0.0, 0.0]) == 0
         assert client.send(1.0, [0.0, 0.0]) == 0
@@ -87,7 +87,7 @@ def test_the_client_takes_an_address_of_a_websocket(shared: Server, codec: str) 
         assert many.init(np.zeros((3, 2), np.float32)).tolist() == [0, 0, 0]
 
 
-def test_long_messages_and_heartbeats(shared: Server) -> None:
+def test_long_messages_and_heartbeats_pass_over_websocket(shared: Server) -> None:
     with Line(shared[1], websocket=True) as line:
         line.open(observation_space=rlx.Box(-np.inf, np.inf, (200_000,), "float32"))
         assert line.init(SLOW) == 0
@@ -96,23 +96,23 @@ def test_long_messages_and_heartbeats(shared: Server) -> None:
             line.step(0)
 
 
-def test_a_request_byte_by_byte_is_an_hour_of_nothing_and_then_served(shared: Server) -> None:
-    with connected(shared[1]) as sock:
+def test_request_sent_byte_by_byte_is_accepted(shared: Server) -> None:
+    with connect(shared[1]) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        asked = request()
-        for at in range(len(asked) - 1):
-            sock.sendall(asked[at : at + 1])
-        wire = upgraded(sock, asked[-1:])
+        request_bytes = request()
+        for at in range(len(request_bytes) - 1):
+            sock.sendall(request_bytes[at : at + 1])
+        wire = upgraded(sock, request_bytes[-1:])
         wire.sendall(rlx.ClientConnection().send(make_hello()))
         assert wire.recv(4)
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost", "https://localhost:8443", "http://127.0.0.1:3000",
                                     "http://127.9.9.9", "http://[::1]:8000"])  # fmt: skip
-def test_programs_and_pages_of_this_computer_are_let_in(shared: Server, origin: str | None) -> None:
-    more = b"" if origin is None else f"\r\nOrigin: {origin}".encode()
-    with connected(shared[1]) as sock:
-        assert upgraded(sock, request().replace(b"\r\nUpgrade", more + b"\r\nUpgrade", 1)).unframer.is_open
+def test_programs_and_local_origins_are_accepted(shared: Server, origin: str | None) -> None:
+    header = b"" if origin is None else f"\r\nOrigin: {origin}".encode()
+    with connect(shared[1]) as sock:
+        assert upgraded(sock, request().replace(b"\r\nUpgrade", header + b"\r\nUpgrade", 1)).unframer.is_open
 
 
 @pytest.mark.parametrize(
@@ -121,23 +121,23 @@ def test_programs_and_pages_of_this_computer_are_let_in(shared: Server, origin: 
      "http://localhost@evil.example", "HTTP://LOCALHOST.", "http://localhost:8000/path", "file://", "\xff" * 3,
      "http://localhost\thttps://evil.example"],
 )  # fmt: skip
-def test_pages_of_others_are_not(shared: Server, origin: str) -> None:
-    asked = request().replace(b"\r\nUpgrade", b"\r\nOrigin: " + origin.encode("latin-1") + b"\r\nUpgrade", 1)
-    answer = answer_to(shared[1], asked)
+def test_pages_of_other_origins_are_refused(shared: Server, origin: str) -> None:
+    request_bytes = request().replace(b"\r\nUpgrade", b"\r\nOrigin: " + origin.encode("latin-1") + b"\r\nUpgrade", 1)
+    answer = answer_to(shared[1], request_bytes)
     if origin.isascii():
         assert answer.startswith("HTTP/1.1 403 ")
         assert "relaax-rlx-server.origins" in answer
-    else:  # which the library's older versions take for no request
+    else:  # older versions of the library reject it as malformed
         assert answer.startswith(("HTTP/1.1 400 ", "HTTP/1.1 403 "))
-    wait_until(lambda: "HTTP 403: Pages of the origin" in shared[0].stderr, "the log says so")
+    wait_until(lambda: "HTTP 403: Pages of the origin" in shared[0].stderr, "the refusal is logged")
 
 
-def test_two_origins_are_none(shared: Server) -> None:
+def test_request_with_two_origins_is_refused(shared: Server) -> None:
     twice = b"\r\nOrigin: http://localhost\r\nOrigin: https://evil.example\r\nUpgrade"
     assert answer_to(shared[1], request().replace(b"\r\nUpgrade", twice, 1)).startswith("HTTP/1.1 400 ")
 
 
-def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: ignore[no-untyped-def]
+def test_pages_of_listed_origins_are_accepted(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(origins=["https://games.example.org", "null"])
     for origin, status in (
         ("https://games.example.org", "101"),
@@ -145,14 +145,14 @@ def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: i
         ("https://games.example.org:444", "403"),
         ("http://games.example.org", "403"),
     ):
-        asked = request().replace(b"\r\nUpgrade", f"\r\nOrigin: {origin}\r\nUpgrade".encode(), 1)
-        with connected(address) as sock:
-            sock.sendall(asked)
+        request_bytes = request().replace(b"\r\nUpgrade", f"\r\nOrigin: {origin}\r\nUpgrade".encode(), 1)
+        with connect(address) as sock:
+            sock.sendall(request_bytes)
             assert sock.recv(1 << 16).startswith(f"HTTP/1.1 {status} ".encode()), origin
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "words"),
+    ("data", "status", "words"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "426 ", NO_PAGES),
         (b"GET /metrics HTTP/1.1\r\n\r\n", "426 ", NO_PAGES),
@@ -170,22 +170,22 @@ def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: i
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000, "431 ", "longer than"),
     ],
 )
-def test_what_is_no_request_for_a_websocket(shared: Server, said: bytes, status: str, words: str) -> None:
-    answer = answer_to(shared[1], said)
+def test_other_http_requests_are_refused_with_the_reason(shared: Server, data: bytes, status: str, words: str) -> None:
+    answer = answer_to(shared[1], data)
     assert answer.startswith(f"HTTP/1.1 {status}")
     assert words in answer
     assert "101 " not in answer.partition("\r\n")[0]
 
 
-def test_half_a_request_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def]
+def test_partial_request_starts_no_worker(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=1.0)
     assert answer_to(address, request()[:-1]) == ""
     assert "refused" not in server.stderr
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_a_full_server_refuses_over_websocket(serve, codec: str) -> None:  # type: ignore[no-untyped-def]
-    """The request is answered first, and the refusal is a message; over TCP beside it none is needed."""
+def test_full_server_refuses_over_websocket_with_a_message(serve, codec: str) -> None:  # type: ignore[no-untyped-def]
+    """A worker accepts the request and sends the refusal. Over plain TCP, no worker is needed."""
     server, address = serve(max_workers=1)
     with Line(address) as first:
         first.open()
@@ -204,46 +204,46 @@ def test_a_full_server_refuses_over_websocket(serve, codec: str) -> None:  # typ
         assert first.init() == 0
 
 
-def test_text_is_refused(line: Line) -> None:
+def test_text_message_is_refused(line: Line) -> None:
     line.open()
     line.socket.raw.sendall(message(b'{"init":{}}', 1))  # type: ignore[attr-defined]
     expect_error(line, ErrorCode.MALFORMED, "binary messages only", 1003)
 
 
 @pytest.mark.parametrize(
-    "spoiled",
+    "data",
     [
         pytest.param(b"\x82\x01x", id="not masked"),
         pytest.param(b"\xc2\x81\0\0\0\0x", id="a reserved bit"),
         pytest.param(b"\x83\x81\0\0\0\0x", id="an unknown opcode"),
-        pytest.param(message(b"x", 0), id="the rest of nothing"),
-        pytest.param(message(b"x", 2, fin=False) + message(b"x", 2), id="two beginnings"),
+        pytest.param(message(b"x", 0), id="a continuation without a start"),
+        pytest.param(message(b"x", 2, fin=False) + message(b"x", 2), id="two starts"),
         pytest.param(message(b"x" * 126, PING), id="a long ping"),
         pytest.param(message(b"x", PING, fin=False), id="a ping in parts"),
         pytest.param(message(b"\x03", CLOSE), id="half a code"),
-        pytest.param(message(struct.pack(">H", 1005), CLOSE), id="a code that nobody sends"),
+        pytest.param(message(struct.pack(">H", 1005), CLOSE), id="a reserved code"),
     ],
 )
-def test_what_is_no_websocket(line: Line, spoiled: bytes) -> None:
+def test_invalid_websocket_frame_is_refused(line: Line, data: bytes) -> None:
     line.open()
-    line.socket.raw.sendall(spoiled)  # type: ignore[attr-defined]
+    line.socket.raw.sendall(data)  # type: ignore[attr-defined]
     expect_error(line, ErrorCode.MALFORMED, "invalid WebSocket data", 1002)
 
 
-def test_a_close_with_a_reason_that_is_no_text(line: Line) -> None:
+def test_close_with_an_invalid_reason_gets_code_1007(line: Line) -> None:
     line.open()
     line.socket.raw.sendall(message(b"\x03\xe8\xff", CLOSE))  # type: ignore[attr-defined]
     expect_error(line, ErrorCode.MALFORMED, "invalid WebSocket data", 1007)
 
 
 @pytest.mark.parametrize("length", [65_537, 2**20, 2**40, 2**63 - 1])
-def test_a_message_that_is_too_long_is_refused_by_its_length(line: Line, length: int) -> None:
-    """Before the welcome. The body is never sent."""
+def test_too_long_message_is_refused_by_its_header(line: Line, length: int) -> None:
+    """The message is sent before the welcome, and its body is never sent."""
     line.socket.raw.sendall(message(b"", length=length))  # type: ignore[attr-defined]
     expect_error(line, ErrorCode.FRAME_TOO_LARGE, "the limit is 65536", 1009)
 
 
-def test_fragments_count_together(line: Line) -> None:
+def test_fragments_count_together_towards_the_limit(line: Line) -> None:
     line.open()
     part = bytes(2**19)
     line.socket.raw.sendall(message(part, fin=False) + message(part, 0, fin=False))  # type: ignore[attr-defined]
@@ -251,98 +251,98 @@ def test_fragments_count_together(line: Line) -> None:
     expect_error(line, ErrorCode.FRAME_TOO_LARGE, f"{2**20 + 1} bytes", 1009)
 
 
-def test_a_ping_between_fragments_counts_for_nothing(line: Line) -> None:
-    """Up to the last byte of the limit."""
+def test_ping_between_fragments_does_not_count(line: Line) -> None:
+    """The fragments together reach the limit exactly."""
     line.open()
     first, last = b"x" * (2**20 - 36), b"x" * 36
     ping = message(b"p" * 125, PING)
     line.socket.raw.sendall(message(first, fin=False) + ping + message(last, 0))  # type: ignore[attr-defined]
-    expect_error(line, ErrorCode.UNEXPECTED_MESSAGE, "no message", 1000)  # it came whole
+    expect_error(line, ErrorCode.UNEXPECTED_MESSAGE, "no message", 1000)  # the message was received whole
 
 
-def test_an_empty_message_is_no_message(line: Line) -> None:
+def test_empty_message_is_malformed(line: Line) -> None:
     line.socket.raw.sendall(message(b""))  # type: ignore[attr-defined]
     expect_error(line, ErrorCode.MALFORMED, "length 0", 1000)
 
 
-def test_what_comes_before_a_mistake_is_answered(line: Line) -> None:
+def test_message_before_an_invalid_one_is_answered(line: Line) -> None:
     line.open()
     init = line.connection.send(rlx.Init(line.observation(0)))
     line.socket.raw.sendall(message(init[4:]) + message(b"text", 1))  # type: ignore[attr-defined]
     event = line.hear()
-    if isinstance(event, rlx.Actions):  # or the mistake was noticed while the answer was made
+    if isinstance(event, rlx.Actions):  # the invalid message may be noticed before the answer is sent
         event = line.hear()
     assert isinstance(event, rlx.Error)
     assert "binary messages only" in event.message
 
 
-def test_a_closed_websocket_is_a_client_that_has_gone(shared: Server, line: Line) -> None:
+def test_closed_websocket_ends_the_worker(shared: Server, line: Line) -> None:
     line.open()
     line.init()
     line.socket.raw.sendall(message(struct.pack(">H", 1001), CLOSE))  # type: ignore[attr-defined]
     line.expect_end()
     assert line.websocket is not None
     assert line.websocket.unframer.close_code == 1001
-    wait_until(lambda: not shared[0].children(), "its worker ends")
+    wait_until(lambda: not shared[0].children(), "the worker has ended")
 
 
-def test_silence_is_ended_with_a_sentence(serve) -> None:  # type: ignore[no-untyped-def]
+def test_silent_websocket_ends_with_a_timeout_error(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(handshake_timeout=1.0, idle_timeout=1.0)
     with Line(address, websocket=True) as line:
         expect_error(line, ErrorCode.TIMEOUT, "received no message from the client in time", 1000)
     with Line(address, websocket=True) as line:
         line.open()
         line.init()
-        line.socket.raw.sendall(message(b"are you there?", PING))  # type: ignore[attr-defined]  # no word of RLX
+        line.socket.raw.sendall(message(b"are you there?", PING))  # type: ignore[attr-defined]  # not an RLX message
         expect_error(line, ErrorCode.TIMEOUT, "received no message from the client in time", 1000)
 
 
-def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": STALLED})
-    with contextlib.ExitStack() as held:
-        for _ in range(STALLED + 8):
-            sock = held.enter_context(contextlib.closing(connected(address)))
+def test_requests_without_a_hello_do_not_block_new_clients(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": MAX_STALLED})
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_STALLED + 8):
+            sock = stack.enter_context(contextlib.closing(connect(address)))
             sock.sendall(request())
         for websocket in (False, True):
             with Line(address, websocket=websocket) as line:
                 line.open()
                 assert line.init() == 0
-        wait_until(lambda: len(server.children()) <= STALLED, "the oldest are ended")
-    wait_until(lambda: not server.children(), "nobody is left")
+        wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest workers have ended")
+    wait_until(lambda: not server.children(), "all workers have ended")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "addresses"), [(400, 1), (1000, 50)])
-def test_newcomers_are_served_soon_beside_many_requests(serve, count: int, addresses: int) -> None:  # type: ignore[no-untyped-def]
+def test_new_client_is_served_soon_beside_many_requests(serve, count: int, addresses: int) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(handshake_timeout=300.0)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for number in range(count):
             source = f"127.0.0.{1 + number % addresses}"
-            held.enter_context(contextlib.closing(connected(address, source))).sendall(request())
-        began = time.monotonic()
+            stack.enter_context(contextlib.closing(connect(address, source))).sendall(request())
+        start = time.monotonic()
         with Line(address) as line:
             line.open()
-        assert time.monotonic() - began < 5.0
-        began = time.monotonic()
+        assert time.monotonic() - start < 5.0
+        start = time.monotonic()
         with Line(address, source="127.0.0.60", websocket=True) as line:
             line.open()
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - start < 10.0
 
 
-def test_no_token_is_logged(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    """The library would write every frame at this level."""
+def test_token_is_not_logged_at_debug_level(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """The WebSocket library can log every frame at this level."""
     monkeypatch.setenv("RELAAX_TOKEN", TOKEN)
     server, address = serve(log_level="DEBUG")
     for codec in ("protobuf", "json"):
         with Line(address, codec, websocket=True) as line:
             line.open(token=TOKEN)
             assert line.init() == 0
-    wait_until(lambda: not server.children(), "the workers end")
+    wait_until(lambda: not server.children(), "the workers have ended")
     assert TOKEN not in server.stderr
     assert TOKEN.encode().hex(" ")[:20] not in server.stderr
 
 
-def test_there_is_no_more_room_than_over_tcp(serve) -> None:  # type: ignore[no-untyped-def]
+def test_websocket_clients_count_towards_max_workers(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(max_workers=1)
     with Line(address, websocket=True) as first, Line(address, websocket=True) as second:
         first.open()
@@ -353,14 +353,14 @@ def test_there_is_no_more_room_than_over_tcp(serve) -> None:  # type: ignore[no-
         assert first.init() == 0
 
 
-def test_requests_that_are_refused_count_as_failed_handshakes(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("RELAAX_TOKEN", TOKEN)  # on loopback they count only beside a token
+def test_refused_requests_count_as_failed_handshakes(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("RELAAX_TOKEN", TOKEN)  # on loopback, failures count only if the server has a token
     server, address = serve(max_failed_handshakes=3)
     evil = request().replace(b"\r\nUpgrade", b"\r\nOrigin: https://evil.example\r\nUpgrade", 1)
     for _ in range(3):
         assert answer_to(address, evil, "127.0.0.2").startswith("HTTP/1.1 403 ")
-    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "it is turned away")
-    with contextlib.suppress(ConnectionError), connected(address, "127.0.0.2") as sock:
+    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "the address is blocked")
+    with contextlib.suppress(ConnectionError), connect(address, "127.0.0.2") as sock:
         assert b"HTTP" not in sock.recv(1 << 16)
     with Line(address, websocket=True) as line:
         line.open(token=TOKEN)

@@ -1,4 +1,4 @@
-"""One connection and what may become of it, over real sockets and in a process of its own."""
+"""Tests of one connection and its worker process, over real sockets: answers, errors and ends."""
 
 from __future__ import annotations
 
@@ -68,16 +68,19 @@ Server = tuple[Running, str]
 PROCESS_IDS = rlx.Discrete(2**30)
 
 
-def failure(why: str, before: str = "") -> str:
-    """The sentence of an agent that fails in the line after the one that holds `before`; without it, in no line."""
+def failure(reason: str, before: str = "") -> str:
+    """Return the error of an agent that fails in the line after the one that contains `before`.
+
+    Without `before`, the error names no line.
+    """
     lines = ALGORITHM.read_text().splitlines()
     line = next((f", line {number + 1}" for number, text in enumerate(lines, 1) if before and before in text), "")
     place = ALGORITHM.relative_to(Path.cwd()) if ALGORITHM.is_relative_to(Path.cwd()) else ALGORITHM
-    return f"the agent failed at {place}{line}: {why}; the RLX server's log has the traceback"
+    return f"the agent failed at {place}{line}: {reason}; the RLX server's log has the traceback"
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_a_conversation_from_hello_to_bye(shared: Server, codec: str) -> None:
+def test_whole_connection_from_hello_to_bye_is_served(shared: Server, codec: str) -> None:
     _, address = shared
     with Line(address, codec) as line:
         welcome = line.open(environments=2)
@@ -96,7 +99,7 @@ def test_a_conversation_from_hello_to_bye(shared: Server, codec: str) -> None:
         line.expect_end()
 
 
-def test_each_connection_has_a_process_of_its_own_which_ends_with_it(shared: Server) -> None:
+def test_each_connection_has_its_own_process_until_it_ends(shared: Server) -> None:
     server, address = shared
     with Line(address) as one, Line(address) as two:
         one.open(action_space=PROCESS_IDS)
@@ -105,10 +108,10 @@ def test_each_connection_has_a_process_of_its_own_which_ends_with_it(shared: Ser
         assert len({first, second, server.pid}) == 3
         assert {first, second} <= {child.pid for child in server.children()}
     for pid in (first, second):
-        wait_until(lambda pid=pid: not psutil.pid_exists(pid), "the worker has ended and was buried")  # type: ignore[misc]
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid), "the worker has ended and is reaped")  # type: ignore[misc]
 
 
-def test_an_agent_that_fails_tells_its_client_why_and_harms_nobody(shared: Server) -> None:
+def test_failed_agent_is_reported_to_its_client_alone(shared: Server) -> None:
     server, address = shared
     with Line(address) as other, Line(address) as line:
         other.open()
@@ -123,12 +126,12 @@ def test_an_agent_that_fails_tells_its_client_why_and_harms_nobody(shared: Serve
         assert other.init() == 0
     assert "Traceback" in server.stderr
     assert "ordered to fail" in server.stderr
-    with Line(address) as later:
-        later.open()
-        assert later.init() == 0
+    with Line(address) as new_line:
+        new_line.open()
+        assert new_line.init() == 0
 
 
-def test_an_agent_whose_action_is_none_is_its_own_mistake(shared: Server) -> None:
+def test_invalid_action_is_reported_as_agent_failed(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -140,7 +143,7 @@ def test_an_agent_whose_action_is_none_is_its_own_mistake(shared: Server) -> Non
         )
 
 
-def test_a_worker_that_crashes_is_missed_by_its_client_alone(shared: Server) -> None:
+def test_crashed_worker_disconnects_only_its_client(shared: Server) -> None:
     server, address = shared
     with Line(address) as other, Line(address) as line:
         other.open()
@@ -148,10 +151,10 @@ def test_a_worker_that_crashes_is_missed_by_its_client_alone(shared: Server) -> 
         line.say(rlx.Init(line.observation(CRASH)))
         assert isinstance(line.hear(), rlx.ConnectionClosed)
         assert other.init() == 0
-    wait_until(lambda: "SIGKILL" in server.stderr, "the server says how the worker ended")
+    wait_until(lambda: "SIGKILL" in server.stderr, "the server logs how the worker ended")
 
 
-def test_spaces_the_algorithm_cannot_handle_are_refused_with_its_sentence(shared: Server) -> None:
+def test_unsupported_spaces_are_refused_with_the_reason(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.say(make_hello(observation_space=rlx.Discrete(3)))
@@ -162,8 +165,8 @@ def test_spaces_the_algorithm_cannot_handle_are_refused_with_its_sentence(shared
         assert not error.retryable
 
 
-def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Whether it is takes seconds to know where the algorithm is loaded first."""
+def test_client_receives_pings_before_its_welcome(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Admission takes seconds if the algorithm is loaded first."""
     gate = tmp_path / "closed"
     gate.touch()
     _, address = serve(heartbeat=0.1, algorithm={"hold": str(gate)})
@@ -176,29 +179,29 @@ def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: P
         line.expect(rlx.Welcome)
 
 
-def told_by(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
-    """What the client of a worker in this process is told, the worker's exit code, and its reports."""
-    near, client = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
-    answer_claim(said, Grant(0, 0))
+def serve_one_client(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
+    """Serve one client in this process; return the error it receives, the exit code and the reports."""
+    worker_end, client = socket.socketpair()
+    (lifeline, server), (server_reports, reports) = os.pipe(), report_sockets()
+    answer_claim(server_reports, Grant(0, 0))
     connection = rlx.ClientConnection()
     with client:
         client.sendall(connection.send(make_hello()))
         client.shutdown(socket.SHUT_WR)
-        code = worker.Worker(RlxServerSection(), load, near, lifeline, WorkerReports(reports), Meters(1, 1)).serve(
-            None, False
-        )
+        code = worker.Worker(
+            RlxServerSection(), load, worker_end, lifeline, WorkerReports(reports), Meters(1, 1)
+        ).serve(None, False)
         connection.receive_data(client.recv(1 << 16))
     error = connection.next_event()
     assert isinstance(error, rlx.Error)
-    assert os.read(said, 1) == CLAIMS
-    _, _, heard = os.read(said, 4096).partition(b"]")
-    for descriptor in (lifeline, server, said):
+    assert os.read(server_reports, 1) == CLAIMS
+    _, _, received = os.read(server_reports, 4096).partition(b"]")
+    for descriptor in (lifeline, server, server_reports):
         os.close(descriptor)
-    return error, code, heard
+    return error, code, received
 
 
-def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_receives_the_error_of_a_failed_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("nothing to measure")
 
@@ -207,58 +210,58 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     plan = worker.WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
     )
-    error, code, reports = told_by(lambda: plan)
+    error, code, reports = serve_one_client(lambda: plan)
     assert error.code is ErrorCode.AGENT_FAILED
     assert "nothing to measure" in error.message
     assert (code, reports) == (EXIT_FAILED, b"1")
 
 
-def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client has read no welcome, as far as anybody can tell: no agent was made for it."""
+def test_evicted_worker_tells_its_client_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has not proved that it read its welcome, so the worker has created no agent."""
     algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
     monkeypatch.setattr(algorithm.Agent, "__init__", None)
-    bridge = OfflineClient()
+    parameters_client = OfflineClient()
     plan = worker.WorkerPlan(
-        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
+        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: parameters_client
     )
-    near, client = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
-    answer_claim(said, Grant(0, 0))
+    worker_end, client = socket.socketpair()
+    (lifeline, server), (server_reports, reports) = os.pipe(), report_sockets()
+    answer_claim(server_reports, Grant(0, 0))
     connection = rlx.ClientConnection()
-    heard = b""
+    received = b""
 
-    def read_news_up_to_the_welcome() -> None:
-        nonlocal heard
-        assert os.read(said, 1) == CLAIMS
-        while os.read(said, 1) != b"]":
+    def read_reports_until_the_welcome() -> None:
+        nonlocal received
+        assert os.read(server_reports, 1) == CLAIMS
+        while os.read(server_reports, 1) != b"]":
             pass
-        while not heard.endswith(WELCOMED):
-            heard += os.read(said, 1)
-        os.close(said)  # the server wants it to end
+        while not received.endswith(WELCOMED):
+            received += os.read(server_reports, 1)
+        os.close(server_reports)  # the server evicts the worker
 
-    told = threading.Thread(target=read_news_up_to_the_welcome)
-    told.start()
+    reader = threading.Thread(target=read_reports_until_the_welcome)
+    reader.start()
     with client:
         client.sendall(connection.send(make_hello()))
         code = worker.Worker(
-            RlxServerSection(), lambda: plan, near, lifeline, WorkerReports(reports), Meters(1, 1)
+            RlxServerSection(), lambda: plan, worker_end, lifeline, WorkerReports(reports), Meters(1, 1)
         ).serve(None, False)
         connection.receive_data(client.recv(1 << 16))
-    told.join()
+    reader.join()
     for descriptor in (lifeline, server):
         os.close(descriptor)
     while isinstance(first := connection.next_event(), rlx.Ping):
-        pass  # TensorFlow may have been imported meanwhile
+        pass  # importing TensorFlow may take longer than a heartbeat
     assert isinstance(first, rlx.Welcome)
     error = connection.next_event()
     assert isinstance(error, rlx.Error)
     assert (error.code, error.retryable, error.retry_after_seconds) == (ErrorCode.OVERLOADED, True, 1.0)
     assert "no init" in error.message
-    assert (code, heard) == (EXIT_DONE, ADMITTED + WELCOMED)
-    assert bridge.closed
+    assert (code, received) == (EXIT_DONE, ADMITTED + WELCOMED)
+    assert parameters_client.closed
 
 
-def test_what_is_said_before_the_first_init_is_answered_and_counts(shared: Server) -> None:
+def test_messages_before_the_first_init_are_answered(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -274,39 +277,39 @@ def test_what_is_said_before_the_first_init_is_answered_and_counts(shared: Serve
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (ParameterServerUnavailable("away"), ErrorCode.UNAVAILABLE),
-        (ParameterServerUnusable("it offers none"), ErrorCode.AGENT_FAILED),
+        (ParameterServerUnavailable("unreachable"), ErrorCode.UNAVAILABLE),
+        (ParameterServerUnusable("no parameters"), ErrorCode.AGENT_FAILED),
         (ParameterServerUnauthenticated("no token"), ErrorCode.AGENT_FAILED),
         (ParameterServerError("another model"), ErrorCode.SPACE_MISMATCH),
     ],
 )
-def test_a_client_is_told_of_the_parameter_server_and_whether_to_come_again(
+def test_parameter_server_error_reaches_the_client_with_its_code(
     failure: ParameterServerError, code: ErrorCode
 ) -> None:
     def fail() -> worker.WorkerPlan:
         raise failure
 
-    error, _, _ = told_by(fail)
+    error, _, _ = serve_one_client(fail)
     assert error.code is code
     assert error.retryable is (code is ErrorCode.UNAVAILABLE)
     assert str(failure) in error.message
 
 
-def test_a_client_that_waits_for_a_slow_agent_hears_that_work_goes_on(shared: Server) -> None:
+def test_client_of_a_slow_agent_receives_pings_while_it_waits(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
         assert line.init(SLOW) == 0
         assert line.pings >= 2
-        heard = line.pings
+        received = line.pings
         line.say(rlx.Metrics([("height", 1.0)]))
         line.socket.settimeout(0.5)  # more than two heartbeats
         with pytest.raises(TimeoutError):
             line.hear()
-        assert line.pings == heard, "a client that does not wait needs no ping"
+        assert line.pings == received, "only a waiting client receives pings"
 
 
-def test_actions_do_not_wait_for_what_is_learned_from_them(shared: Server) -> None:
+def test_actions_are_sent_before_the_agent_learns(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -314,16 +317,16 @@ def test_actions_do_not_wait_for_what_is_learned_from_them(shared: Server) -> No
         before = line.pings
         assert line.step(SLOW_TO_LEARN) == 0
         assert line.pings < before + 2
-        assert line.step() == 0, "and the next ones come"
-        assert line.pings >= before + 2, "who waits meanwhile hears that work goes on"
-        heard = line.pings
+        assert line.step() == 0, "the next step is answered after learning"
+        assert line.pings >= before + 2, "a client that waits for learning receives pings"
+        received = line.pings
         line.socket.settimeout(0.5)  # more than two heartbeats
         with pytest.raises(TimeoutError):
             line.hear()
-        assert line.pings == heard
+        assert line.pings == received
 
 
-def test_the_end_of_training_while_the_environments_step_is_told_to_the_client(serve) -> None:  # type: ignore[no-untyped-def]
+def test_training_end_during_learning_is_sent_to_the_client(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line:
         line.open()
@@ -334,7 +337,7 @@ def test_the_end_of_training_while_the_environments_step_is_told_to_the_client(s
     assert server.wait() == 0
 
 
-def test_what_fails_while_the_environments_step_is_told_once_the_client_listens(shared: Server) -> None:
+def test_learning_error_is_sent_at_the_next_step(shared: Server) -> None:
     server, address = shared
     with Line(address) as line:
         line.open()
@@ -342,7 +345,7 @@ def test_what_fails_while_the_environments_step_is_told_once_the_client_listens(
         line.say(rlx.Metrics([("height", 1.0)]), rlx.Pong())
         line.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            line.hear()  # it is not its turn
+            line.hear()  # the server sends errors only in its turn
         line.socket.settimeout(PATIENCE)
         line.say(rlx.Step(np.ones(1), line.observation(0)))
         error = line.expect(rlx.Error)
@@ -352,7 +355,7 @@ def test_what_fails_while_the_environments_step_is_told_once_the_client_listens(
     assert "ordered to fail in learn" in server.stderr
 
 
-def test_the_end_of_training_is_noticed_though_the_client_leaves_before_it_hears(serve) -> None:  # type: ignore[no-untyped-def]
+def test_training_end_is_recorded_if_the_client_disconnects(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line:
         line.open()
@@ -365,18 +368,18 @@ def test_the_end_of_training_is_noticed_though_the_client_leaves_before_it_hears
 
 BROKEN = {
     "not a frame": (b"hello, world\r\n", None),
-    "a length without end": (b"\xff\xff\xff\xff" + b"\x0a" * 64, ErrorCode.FRAME_TOO_LARGE),
+    "an excessive length": (b"\xff\xff\xff\xff" + b"\x0a" * 64, ErrorCode.FRAME_TOO_LARGE),
     "no message": (struct.pack(">I", 3) + b"\x0a\x7f\x00", ErrorCode.MALFORMED),
-    "json that is none": (struct.pack(">I", 9) + b'{"hello":', ErrorCode.MALFORMED),
-    "json without end": (struct.pack(">I", 5000) + b'{"a":' * 1000, ErrorCode.MALFORMED),
+    "incomplete json": (struct.pack(">I", 9) + b'{"hello":', ErrorCode.MALFORMED),
+    "deeply nested json": (struct.pack(">I", 5000) + b'{"a":' * 1000, ErrorCode.MALFORMED),
     "an empty frame": (struct.pack(">I", 0) + b"\x0a", ErrorCode.MALFORMED),
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_bytes_that_are_no_hello_are_answered_and_others_are_served(shared: Server, what: str) -> None:
+@pytest.mark.parametrize("kind", BROKEN)
+def test_invalid_hello_is_answered_and_others_are_served(shared: Server, kind: str) -> None:
     _, address = shared
-    data, code = BROKEN[what]
+    data, code = BROKEN[kind]
     with Line(address) as other, Line(address, "json" if b"{" in data else "protobuf") as line:
         other.open()
         line.socket.sendall(data)
@@ -387,7 +390,7 @@ def test_bytes_that_are_no_hello_are_answered_and_others_are_served(shared: Serv
         assert other.init() == 0
 
 
-def test_bytes_that_go_bad_in_the_middle_are_answered(shared: Server) -> None:
+def test_invalid_message_after_init_is_answered(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -396,17 +399,17 @@ def test_bytes_that_go_bad_in_the_middle_are_answered(shared: Server) -> None:
         assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
 
 
-def test_a_client_that_only_says_bye_is_let_go(shared: Server) -> None:
+def test_bye_instead_of_a_hello_closes_the_connection(shared: Server) -> None:
     server, address = shared
     before = len(server.stderr)
     with Line(address) as line:
-        line.say(rlx.Bye("wrong door"))
+        line.say(rlx.Bye("wrong server"))
         line.expect_end()
     assert "Traceback" not in server.stderr[before:]
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_a_reward_beyond_the_bound_is_refused_by_name(shared: Server, codec: str) -> None:
+def test_reward_past_the_limit_is_refused_by_name(shared: Server, codec: str) -> None:
     _, address = shared
     with Line(address, codec) as line:
         line.open()
@@ -419,14 +422,14 @@ def test_a_reward_beyond_the_bound_is_refused_by_name(shared: Server, codec: str
         assert error.message == "reward is 1.7e+308; a number from -1e+15 to 1e+15 is allowed"
 
 
-def test_a_mistake_that_utf8_cannot_quote_is_told_all_the_same(shared: Server) -> None:
+def test_error_with_a_lone_surrogate_is_still_sent(shared: Server) -> None:
     _, address = shared
     with Line(address, "json") as line:
         line.socket.sendall(framed(b'{"hello": {"protocolVersion": 1, "environments": "\\ud800"}}'))
         assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
 
 
-def test_a_message_out_of_turn_is_answered(shared: Server) -> None:
+def test_message_out_of_turn_is_answered_with_allowed_ones(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -434,7 +437,7 @@ def test_a_message_out_of_turn_is_answered(shared: Server) -> None:
         line.socket.sendall(frame(step, 2**20))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNEXPECTED_MESSAGE
-        assert "Init" in error.message, "what may be said is said"
+        assert "Init" in error.message, "the error names the allowed messages"
 
 
 def test_hello_init_and_step_in_one_packet_are_out_of_turn(shared: Server) -> None:
@@ -449,7 +452,7 @@ def test_hello_init_and_step_in_one_packet_are_out_of_turn(shared: Server) -> No
 
 
 @pytest.mark.parametrize("order", [0, SLOW], ids=["at once", "while it waits"])
-def test_a_second_step_before_the_answer_is_out_of_turn(shared: Server, order: int) -> None:
+def test_second_step_before_the_answer_is_out_of_turn(shared: Server, order: int) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -459,7 +462,7 @@ def test_a_second_step_before_the_answer_is_out_of_turn(shared: Server, order: i
         assert line.expect(rlx.Error).code is ErrorCode.UNEXPECTED_MESSAGE
 
 
-def test_a_ping_is_answered_while_the_client_waits_for_an_answer(shared: Server) -> None:
+def test_ping_is_answered_while_an_answer_is_pending(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -470,8 +473,8 @@ def test_a_ping_is_answered_while_the_client_waits_for_an_answer(shared: Server)
         assert line.step() == 0
 
 
-def test_a_step_that_comes_while_the_agent_learns_is_kept(shared: Server) -> None:
-    """The heartbeat hears it, and whatever comes after it."""
+def test_step_received_while_the_agent_learns_is_kept(shared: Server) -> None:
+    """The heartbeat reads the step and the messages after it."""
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -483,37 +486,37 @@ def test_a_step_that_comes_while_the_agent_learns_is_kept(shared: Server) -> Non
         line.expect_end()
 
 
-def leave(line: Line) -> None:
+def send_bye(line: Line) -> None:
     line.say(rlx.Bye())
 
 
-def break_off(line: Line) -> None:
+def close_socket(line: Line) -> None:
     line.socket.close()
 
 
-def talk_nonsense(line: Line) -> None:
+def send_invalid_bytes(line: Line) -> None:
     line.socket.sendall(struct.pack(">I", 4) + b"\xff\xff\xff\xff")
 
 
 @pytest.mark.parametrize("order", [WAIT, LEARN_WAIT], ids=["an answer is pending", "the environments step"])
-@pytest.mark.parametrize("end", [leave, break_off, talk_nonsense])
-def test_a_worker_that_waits_notices_that_its_client_has_ended(
-    shared: Server, order: int, end: Callable[[Line], None]
+@pytest.mark.parametrize("disconnect", [send_bye, close_socket, send_invalid_bytes])
+def test_busy_worker_ends_when_its_client_disconnects(
+    shared: Server, order: int, disconnect: Callable[[Line], None]
 ) -> None:
     server, address = shared
-    said_before = len(server.stderr)
+    log_length = len(server.stderr)
     with Line(address) as line:
         line.open(action_space=PROCESS_IDS)
         worker_id = line.init(PROCESS_ID)
         line.say(make_step(line.hello, observation=line.observation(order)))
         if order == LEARN_WAIT:
             line.expect(rlx.Actions)
-        end(line)
-        wait_until(lambda: not psutil.pid_exists(worker_id), "its worker has ended")
-    assert "Traceback" not in server.stderr[said_before:]
+        disconnect(line)
+        wait_until(lambda: not psutil.pid_exists(worker_id), "the worker has ended")
+    assert "Traceback" not in server.stderr[log_length:]
 
 
-def test_a_worker_is_not_interrupted_while_it_writes_to_the_log() -> None:
+def test_interrupt_is_unsafe_while_the_worker_logs() -> None:
     seen: list[bool] = []
 
     class Interrupted(logging.Formatter):
@@ -535,7 +538,7 @@ def test_a_worker_is_not_interrupted_while_it_writes_to_the_log() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server")
-def test_a_worker_that_waits_ends_with_its_server(serve) -> None:  # type: ignore[no-untyped-def]
+def test_busy_worker_ends_with_its_server(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(heartbeat=0.2)
     with Line(address) as line:
         line.open()
@@ -546,22 +549,20 @@ def test_a_worker_that_waits_ends_with_its_server(serve) -> None:  # type: ignor
     assert "is killed" not in server.stderr
 
 
-def test_a_worker_that_waits_for_a_parameter_server_notices_that_its_client_has_gone(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_worker_awaiting_a_parameter_server_ends_with_its_client(processes: Processes, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = write_config(tmp_path, heartbeat=1, parameter_server=f"127.0.0.1:{silent.getsockname()[1]}")
         server, address = processes.start_server(*RLX_SERVER, "--config", config)
         with Line(address) as line:
             line.say(make_hello())
-            (child,) = wait_until(server.children, "it has a worker")
-            called, _ = silent.accept()  # by the worker
+            (child,) = wait_until(server.children, "the connection has a worker")
+            called, _ = silent.accept()  # from the worker
         with called:
-            wait_until(lambda: not child.is_running(), "its worker has ended")
+            wait_until(lambda: not child.is_running(), "the worker has ended")
     assert "Traceback" not in server.stderr
 
 
-def test_numbers_that_are_none_are_refused_by_name(shared: Server) -> None:
+def test_nan_reward_is_refused_by_name(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -574,8 +575,8 @@ def test_numbers_that_are_none_are_refused_by_name(shared: Server) -> None:
         assert "nan" in error.message
 
 
-def test_the_reason_reaches_a_client_that_is_still_sending(shared: Server) -> None:
-    """Closing a socket with unread bytes makes TCP drop what was just sent: half-close and drain instead."""
+def test_error_reaches_a_client_that_is_still_sending(shared: Server) -> None:
+    """If a socket is closed with unread bytes, TCP drops data just sent. The worker half-closes and drains instead."""
     _, address = shared
     with Line(address) as line:
         line.open()
@@ -597,16 +598,16 @@ def _flood(connected: socket.socket, size: int) -> None:
             return
 
 
-def test_a_client_that_never_reads_does_not_hold_up_others(shared: Server) -> None:
+def test_client_that_never_reads_does_not_block_others(shared: Server) -> None:
     _, address = shared
     wide = rlx.Box(shape=(20_000,))
-    with Line(address) as deaf, Line(address) as line:
-        deaf.say(make_hello(observation_space=wide))
+    with Line(address) as not_reading, Line(address) as line:
+        not_reading.say(make_hello(observation_space=wide))
         line.open()
         assert line.init() == 0
 
 
-def test_a_session_id_comes_back(shared: Server) -> None:
+def test_session_id_of_the_hello_is_kept(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         session = line.open().session_id
@@ -617,7 +618,7 @@ def test_a_session_id_comes_back(shared: Server) -> None:
         assert line.open().session_id not in ("", session)
 
 
-def test_a_silent_client_is_told_and_let_go(serve) -> None:  # type: ignore[no-untyped-def]
+def test_silent_client_is_disconnected_with_a_timeout_error(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(idle_timeout=2.0)
     with Line(address) as line:
         line.open()
@@ -629,11 +630,11 @@ def test_a_silent_client_is_told_and_let_go(serve) -> None:  # type: ignore[no-u
     wait_until(lambda: not server.children(), "the worker has ended")
 
 
-def test_a_connection_is_rebalanced_at_an_episodes_end_and_not_before(serve) -> None:  # type: ignore[no-untyped-def]
+def test_connection_is_rebalanced_only_at_an_episode_end(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve("--timeout", "0.01")
     with Line(address) as line:
         line.open(environments=2, autoreset=(rlx.Autoreset.SAME_STEP,))
-        line.init(SLOW)  # 0.01 s are over
+        line.init(SLOW)  # longer than the timeout of 0.01 s
         for _ in range(5):
             line.step()
         line.step(terminated=[False, True])
@@ -649,7 +650,7 @@ def test_a_connection_is_rebalanced_at_an_episodes_end_and_not_before(serve) -> 
         assert line.expect(rlx.Error).code is ErrorCode.REBALANCING
 
 
-def test_the_end_of_training_is_told_to_everybody_and_ends_the_server(serve) -> None:  # type: ignore[no-untyped-def]
+def test_end_of_training_reaches_all_clients_and_ends_the_server(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line:
         line.open()
@@ -657,14 +658,14 @@ def test_the_end_of_training_is_told_to_everybody_and_ends_the_server(serve) -> 
         finished = line.expect(rlx.TrainingFinished)
         assert finished.global_step == 1000
         line.expect_end()
-    wait_until(lambda: "training has finished" in server.stderr, "the server has heard it")
-    with Line(address) as late:
-        late.say(make_hello())
-        late.expect(rlx.TrainingFinished)
+    wait_until(lambda: "training has finished" in server.stderr, "the server logs the end of training")
+    with Line(address) as new_line:
+        new_line.say(make_hello())
+        new_line.expect(rlx.TrainingFinished)
     assert server.wait() == 0
 
 
-def test_a_configured_size_that_is_not_the_clients_is_refused_with_both(serve) -> None:  # type: ignore[no-untyped-def]
+def test_size_mismatch_names_the_configured_and_client_sizes(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(algorithm={"state_size": [4], "action_size": 3})
     with Line(address) as line:
         line.say(make_hello(observation_space=rlx.Box(shape=(7,))))
@@ -680,18 +681,18 @@ def test_a_configured_size_that_is_not_the_clients_is_refused_with_both(serve) -
         assert "Discrete(6)" in error.message
 
 
-def test_a_frame_longer_than_the_welcome_allows_is_refused_before_it_is_read(shared: Server) -> None:
+def test_too_long_frame_is_refused_by_its_length(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         limit = line.open().limits.max_frame_bytes
         assert limit <= 2**20
-        line.socket.sendall(struct.pack(">I", limit + 1))  # nothing follows
+        line.socket.sendall(struct.pack(">I", limit + 1))  # the body is never sent
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.FRAME_TOO_LARGE
         assert str(limit) in error.message
 
 
-def test_observations_as_wide_as_the_limit_allows_arrive(shared: Server) -> None:
+def test_widest_allowed_observation_is_accepted(shared: Server) -> None:
     _, address = shared
     space = rlx.Box(shape=(100_000,))
     with Line(address) as line:

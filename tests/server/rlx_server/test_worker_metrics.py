@@ -1,4 +1,4 @@
-"""What a worker measures while it serves."""
+"""Tests of the metrics that a worker measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIONS, RETURNS = Actions([np.zeros(1)]), EpisodeReturns(np.zeros(1))
 
 
 class Recorded(OfflineMetrics):
-    """Remembers gauges too."""
+    """Metrics that record gauges too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,23 +25,23 @@ class Recorded(OfflineMetrics):
         self.gauges[name] = value
 
 
-def test_answers_to_steps_and_the_ways_between_them() -> None:
+def test_answers_to_steps_give_act_and_turnaround_times() -> None:
     metrics = Recorded()
     measures = WorkerMetrics(metrics, Sampler())
-    measures.record_answer(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode is no step's
+    measures.record_answer(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode answers no step
     measures.record_answer(STEP, ACTIONS, 2.0, 2.01)
-    measures.record_answer(Ping(1), Pong(1), 2.015, 2.016)  # may come between
+    measures.record_answer(Ping(1), Pong(1), 2.015, 2.016)  # a ping may come between two steps
     measures.record_answer(STEP, ACTIONS, 2.03, 2.05)
     measures.record_answer(RESET, RETURNS, 3.0, 3.1)
     measures.record_answer(INIT, ACTIONS, 9.0, 9.1)
     measures.record_answer(STEP, ACTIONS, 9.2, 9.3)
     measures.report()
-    of = {name: [value for other, value in metrics.scalars if other == name] for name, _ in metrics.scalars}
-    assert of["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
-    assert of["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
+    values = {name: [value for other, value in metrics.scalars if other == name] for name, _ in metrics.scalars}
+    assert values["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
+    assert values["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
 
 
-def test_figures_go_with_the_next_step() -> None:
+def test_gauges_are_reported_with_the_next_step() -> None:
     metrics, sampler = Recorded(), Sampler()
     measures = WorkerMetrics(metrics, sampler)
     measures.record_answer(STEP, ACTIONS, 1.0, 1.1)
@@ -50,15 +50,15 @@ def test_figures_go_with_the_next_step() -> None:
     measures.record_answer(INIT, ACTIONS, 2.0, 2.1)
     assert metrics.gauges == {}
     measures.record_answer(STEP, ACTIONS, 3.0, 3.1)
-    measures.report()  # and nothing is left to tell
+    measures.report()  # all steps are already reported
     assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= metrics.gauges.keys()
 
 
-def test_metrics_are_told_now_and_then_and_of_the_rest_at_the_end() -> None:
+def test_latencies_are_reported_at_intervals_and_at_the_end() -> None:
     metrics = Recorded()
     measures = WorkerMetrics(metrics, Sampler())
-    for begin in (10.0, 10.1, 10.2):  # the first step is told at once
-        measures.record_answer(STEP, ACTIONS, begin, begin + 0.01)
+    for start in (10.0, 10.1, 10.2):  # the first step is reported at once
+        measures.record_answer(STEP, ACTIONS, start, start + 0.01)
     assert len(metrics.scalars) == 1
     measures.record_answer(STEP, ACTIONS, 10.6, 10.61)
     assert len(metrics.scalars) == 1 + 3 + 3
