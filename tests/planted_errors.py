@@ -1,15 +1,15 @@
-"""Do the tests notice? Plants one error at a time in a copy of the tree, and runs the tests that ought to fail.
+"""Mutation tests: plant one error at a time in a copy of the tree, and run the tests that must fail.
 
     make planted-errors                                every error (half an hour on two cores)
-    python tests/planted_errors.py policy-sign ...     these only
-    python tests/planted_errors.py --list              what there is
-    python tests/planted_errors.py --check             which can be planted, without running a test
+    python tests/planted_errors.py policy-sign ...     only these
+    python tests/planted_errors.py --list              list the errors
+    python tests/planted_errors.py --check             check that they can be planted, and run no test
 
-An error is an exact line of the source and what replaces it. If that line has changed since, a warning names the error:
-mend its entry. Slow tests run only if the fast tests pass.
+An error replaces an exact text of the source. If the source has changed, a warning names the error: update its entry.
+Slow tests run only if the fast tests pass.
 
-Exit code 0 if every error that could be planted was caught, 1 if one was not, 2 where the tests fail without one or
-could not be run.
+The exit code is 0 if every planted error was caught, 1 if one was not, 2 if the tests fail without an error or could
+not run.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.f
 _LSTM_KEPT = (INPUTS_PY, "np.where(restart[:, None], np.float32(0), self.state_after)", "self.state_after")
 
 ERRORS = (
-    # Experience from steps to transitions, and what is learned from it.
+    # Transitions and learning from them.
     planted(
         "transition-cut-off-as-terminated",
         "the tail of a truncated episode is dropped",
@@ -173,14 +173,14 @@ ERRORS = (
         TRANSITIONS,
     ),
     planted(
-        "transition-goes-on-after-the-end",
+        "transition-continues-after-the-end",
         "a terminated episode has a discount",
         [(TRANSITIONS_PY, "self._ages[:, None] * ~terminated", "self._ages[:, None] * ~first")],
         TRANSITIONS,
     ),
     planted(
         "transition-over-a-cut",
-        "what follows a truncated episode is the next one's first observation",
+        "the last observation of a truncated episode is the first one of the next episode",
         [(TRANSITIONS_PY, "np.where(cut_off, completed.final, observations)", "observations")],
         TRANSITIONS,
     ),
@@ -198,19 +198,19 @@ ERRORS = (
     ),
     planted(
         "transition-over-a-reset",
-        "what a reset leaves open goes on afterwards",
+        "a transition that is open at a reset continues after it",
         [(TRANSITIONS_PY, "self._open[:] = False", "pass")],
         TRANSITIONS,
     ),
     planted(
         "priority-of-the-next-episode",
-        "the priority of a cut-off transition has the value of the next episode's first observation",
+        "the priority of a truncated transition uses the value of the next episode's first observation",
         [(TRANSITIONS_PY, "np.where(completed.cut_off, completed.values, values)", "values")],
         TRANSITIONS,
     ),
     planted(
         "stack-over-an-episodes-start",
-        "stacks of frames reach into the episode before",
+        "frame stacks include frames of the previous episode",
         [
             (
                 STORED_PY,
@@ -221,8 +221,8 @@ ERRORS = (
         TRANSITIONS,
     ),
     planted(
-        "frames-forgotten-too-early",
-        "frames that open transitions will name are not kept",
+        "frames-dropped-too-early",
+        "frames that open transitions refer to are dropped",
         [
             (
                 TRANSITIONS_PY,
@@ -252,13 +252,13 @@ ERRORS = (
     ),
     planted(
         "learner-without-importance",
-        "a learner does not correct for what is drawn more often",
+        "a learner does not correct for non-uniform sampling",
         [(REPLAY_LEARNER_PY, "self._beta(self.exchange.global_step)", "0 * self._beta(self.exchange.global_step)")],
         REPLAY_LEARNER,
     ),
     planted(
         "learner-keeps-priorities",
-        "priorities come back without their offset",
+        "priorities are sent without their offset",
         [
             (
                 REPLAY_LEARNER_PY,
@@ -270,7 +270,7 @@ ERRORS = (
     ),
     planted(
         "bundle-counts-twice",
-        "the steps that a learner's push has counted are counted again",
+        "steps that a learner's push has counted are counted again",
         [
             (
                 REPLAY_AGENT_PY,
@@ -295,19 +295,19 @@ ERRORS = (
     ),
     planted(
         "actors-by-connection",
-        "the ladder of epsilons has as many rungs as a connection has environments",
+        "the ladder of epsilons has only as many steps as a connection has environments",
         [("algorithms/apex/config.py", "count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
     planted(
         "ranks-of-absent-workers",
-        "ranks of workers that have gone are held for ever",
+        "the ranks of deregistered workers are kept forever",
         [("relaax/server/parameter_server/service/actors.py", "seat.until = self._clock() + self._hold", "pass")],
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
         "exploiting-actors-have-ranks",
-        "exploiting connections take rungs of the ladder of epsilons",
+        "exploiting connections use ranks of the ladder of epsilons",
         [
             (
                 "relaax/server/parameter_server/service/registry.py",
@@ -318,19 +318,19 @@ ERRORS = (
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
-        "rewards-without-a-unit",
-        "a learner does not scale the rewards that memory holds",
+        "rewards-not-scaled",
+        "a learner does not scale the rewards of replay memory",
         [(REPLAY_LEARNER_PY, "np.float32(self._normalization.reward_unit)", "np.float32(1.0)")],
         REPLAY_LEARNER,
     ),
     planted(
-        "priorities-without-a-unit",
-        "priorities of actors are by rewards that are not scaled",
+        "priorities-not-scaled",
+        "priorities of actors use unscaled rewards",
         [(TRANSITIONS_PY, "errors = returns / self._reward_unit", "errors = returns")],
         REPLAY_AGENT,
     ),
     planted(
-        "a-bundle-keeps-its-epsilon-to-itself",
+        "bundle-does-not-record-epsilon",
         "a worker that learns does not record epsilon",
         [
             (
@@ -344,7 +344,7 @@ ERRORS = (
     # Replay memory.
     planted(
         "rare-items-count-less",
-        "importance weights grow with how often an item is drawn",
+        "importance weights grow with the probability of an item",
         [
             (
                 "relaax/replay/interfaces.py",
@@ -356,13 +356,13 @@ ERRORS = (
     ),
     planted(
         "priorities-without-exponent",
-        "items are drawn by their priorities, whatever the exponent",
+        "items are sampled by priority without the exponent",
         [("relaax/replay/table/trees.py", "else priorities**self._alpha", "else priorities")],
         TABLE,
     ),
     planted(
-        "priority-of-a-gone-key",
-        "the priority of an item that is gone is given to the one in its place",
+        "priority-of-an-evicted-item",
+        "the priority of an evicted item is set for the item in its slot",
         [
             (
                 "relaax/replay/table/items.py",
@@ -374,13 +374,13 @@ ERRORS = (
     ),
     planted(
         "new-items-last",
-        "a new item without a priority has 1, and not the largest",
+        "a new item without a priority gets 1 instead of the largest priority",
         [(TABLE_PY, "np.full(count, self._default_priority())", "np.full(count, _FIRST_PRIORITY)")],
         TABLE,
     ),
     planted(
         "overwritten-items-are-kept",
-        "a copy of a table takes items for whole whose slots were given to others",
+        "a copy of a table keeps items whose slots were reused during the copy",
         [
             (
                 TABLE_COPY_PY,
@@ -392,7 +392,7 @@ ERRORS = (
     ),
     planted(
         "overwritten-frames-are-kept",
-        "a copy of a table takes frames for whole that were overwritten before they were copied",
+        "a copy of a table keeps frames that were overwritten before they were copied",
         [
             (
                 "relaax/replay/table/frame_store.py",
@@ -403,8 +403,8 @@ ERRORS = (
         COPIES,
     ),
     planted(
-        "kept-inserts-come-twice",
-        "a writer sends what it has sent under another name to a table that was kept over a restart",
+        "restored-inserts-are-repeated",
+        "after a shard's restart a writer sends inserts again that the restored table already has",
         [
             (
                 "relaax/replay/client/writer.py",
@@ -415,8 +415,8 @@ ERRORS = (
         TABLE_CHECKPOINTS,
     ),
     planted(
-        "learner-takes-itself-for-the-target",
-        "a learner's target network is the newest parameters",
+        "learner-uses-newest-target",
+        "a learner uses the newest parameters as the target network",
         [
             (
                 REPLAY_LEARNER_PY,
@@ -440,7 +440,7 @@ ERRORS = (
     ),
     planted(
         "insert-doubled",
-        "an insert that comes again is inserted again",
+        "a repeated insert is applied again",
         [
             (
                 TABLE_PY,
@@ -452,31 +452,31 @@ ERRORS = (
     ),
     planted(
         "insert-doubled-elsewhere",
-        "what may have arrived at a shard that went away is inserted into another one as well",
+        "an insert that an unavailable shard may have received is sent to another shard",
         [("relaax/replay/client/writer.py", "            return pending.in_flight\n", "            return False\n")],
         REPLAY_CLIENT,
     ),
     planted(
-        "key-of-another-life",
-        "the rest of a batch from before a shard began anew goes with keys of now",
+        "key-of-another-incarnation",
+        "the rest of a batch sampled before a shard's restart uses keys of the new incarnation",
         [(SHARD_SAMPLER_PY, "self._samples = [*current, sample]", "self._samples = [*self._samples, sample]")],
         REPLAY_CLIENT,
     ),
     planted(
         "actors-run-ahead",
-        "inserts may go beyond the limiter's upper bound",
+        "inserts may exceed the upper bound of the limiter",
         [(LIMITER_PY, "self._ratio <= self._middle + self._buffer", "self._ratio <= self._middle + 2 * self._buffer")],
         LIMITER,
     ),
     planted(
         "learners-run-ahead",
-        "samples may go beyond the limiter's lower bound",
+        "samples may exceed the lower bound of the limiter",
         [(LIMITER_PY, "count >= self._middle - self._buffer", "count >= self._middle - 2 * self._buffer")],
         LIMITER,
     ),
     planted(
-        "learners-catch-up-for-ever",
-        "what was inserted while no learner was there is put to the account",
+        "learners-catch-up-forever",
+        "inserts without a learner change the balance of the limiter without bound",
         [
             (
                 LIMITER_PY,
@@ -488,37 +488,37 @@ ERRORS = (
     ),
     planted(
         "sampled-too-early",
-        "items are drawn before there are min_size",
+        "items are sampled before the table has min_size items",
         [(LIMITER_PY, "        if not self.has_min_size:\n            return False\n", "")],
         LIMITER,
     ),
     planted(
         "shards-in-equal-parts",
-        "each shard gives as much of a batch as any other, whatever it has",
+        "each shard provides an equal part of a batch, regardless of its size",
         [(SHARD_SAMPLER_PY, "shares = weights / weights.sum()", "shares = np.full(len(links), 1 / len(links))")],
         REPLAY_CLIENT,
     ),
     planted(
         "probabilities-of-one-shard",
-        "an item's probability is that within its shard",
+        "the probability of an item is relative to its shard only",
         [(SHARD_SAMPLER_PY, "share * drawn.probabilities", "drawn.probabilities")],
         REPLAY_CLIENT,
     ),
     planted(
         "each-shard-holds-all",
-        "a shard keeps as many items as all shards together should",
+        "each shard has the capacity of all shards together",
         [("relaax/replay/spec.py", "math.ceil(self.spec.capacity / shards)", "self.spec.capacity")],
         "tests/replay/test_messages.py",
     ),
     planted(
-        "empty-table-is-drawn-from",
-        "a draw from an empty table is not refused",
+        "empty-table-is-sampled",
+        "a sample from an empty table is not refused",
         [(TABLE_PY, "            if not self._items.size:\n", "            if False:\n")],
         TABLE,
     ),
     planted(
         "sessions-share-a-table",
-        "the session of a bundle gets the table of another one",
+        "a session of a bundle uses the table of another bundle",
         [
             (
                 "relaax/server/replay_server/service.py",
@@ -530,31 +530,31 @@ ERRORS = (
     ),
     planted(
         "bundles-share-a-table",
-        "a worker that learns names no session",
+        "a worker that learns sends no session name",
         [(REPLAY_ACCESS_PY, 'actors, session if bundled else "", seed', 'actors, "", seed')],
         REPLAY_OF_WORKERS,
     ),
     planted(
-        "learners-draw-alike",
-        "all learners draw with one seed",
+        "learners-share-a-seed",
+        "all learners sample with the same seed",
         [(REPLAY_ACCESS_PY, "[config.seed, number, *actors]", "[config.seed, *actors]")],
         LEARNER_PROCESS,
     ),
     planted(
-        "learners-are-all-the-first",
+        "learner-number-not-passed",
         "a learner's number is not passed on",
         [("relaax/server/learner/process.py", "learner=plan.number,", "learner=0,")],
         LEARNER_PROCESS,
     ),
     planted(
-        "ladder-one-rung-short",
-        "the last actor of Ape-X explores more than it should",
+        "ladder-one-step-short",
+        "the last actor of Ape-X explores too much",
         [(EXPLORATION_PY, "/ max(count - 1, 1)", "/ max(count, 1)")],
         EXPLORATION,
     ),
     planted(
-        "learner-deaf",
-        "a signal that the compiler's callback has dropped does not come again",
+        "learner-ignores-signal",
+        "a signal that the compiler's callback dropped is not repeated",
         [
             (
                 "relaax/server/learner/learning.py",
@@ -568,19 +568,19 @@ ERRORS = (
     # Value methods.
     planted(
         "max-over-the-online-network",
-        "a target is the online network's own estimate",
+        "a target uses the maximum of the online network",
         [(VALUE_AGENT_PY, "outputs, _ = self._target.act(flat,", "outputs, _ = self._actor.act(flat,")],
         VALUE_GRADIENT,
     ),
     planted(
-        "target-that-stays",
-        "a worker does not take over a refreshed target network",
+        "target-not-refreshed",
+        "a worker does not use a refreshed target network",
         [(VALUE_AGENT_PY, "pulled.target is not self._target_parameters:", "self._target_parameters is None:")],
         VALUE_GRADIENT,
     ),
     planted(
-        "target-that-follows",
-        "a worker takes the newest parameters for the target network",
+        "target-follows-parameters",
+        "a worker uses the newest parameters as the target network",
         [
             (
                 VALUE_AGENT_PY,
@@ -592,20 +592,20 @@ ERRORS = (
     ),
     planted(
         "double-chosen-by-the-target",
-        "a double estimate lets the target network choose",
+        "the target network chooses the action of a double estimate",
         [(TARGETS_PY, "selector_q_t.argmax(axis=-1)", "q_t.argmax(axis=-1)")],
         TARGETS,
         VALUE_GRADIENT,
     ),
     planted(
         "double-one-step-late",
-        "a double estimate chooses by the observation before",
+        "a double estimate chooses by the previous observation",
         [("algorithms/_value_based/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
         VALUE_GRADIENT,
     ),
     planted(
         "sarsa-of-the-action-before",
-        "Sarsa's target has the action that led there",
+        "Sarsa's target uses the previous action",
         [
             (
                 "algorithms/_value_based/agent.py",
@@ -617,7 +617,7 @@ ERRORS = (
     ),
     planted(
         "sarsa-greedy",
-        "Sarsa's target has the best action",
+        "Sarsa's target uses the best action",
         [
             (
                 "algorithms/_value_based/agent.py",
@@ -628,14 +628,14 @@ ERRORS = (
         VALUE_GRADIENT,
     ),
     planted(
-        "cut-off-as-terminated",
-        "what a cut-off episode would have gone on to is left out",
+        "truncated-as-terminated",
+        "a truncated episode has no bootstrap value",
         [(VALUE_AGENT_PY, "self.config.rewards_gamma, values)", "self.config.rewards_gamma, None)")],
         VALUE_GRADIENT,
     ),
     planted(
-        "sarsa-cut-off-greedy",
-        "Sarsa takes the best action after what was cut off",
+        "sarsa-truncated-greedy",
+        "Sarsa uses the best action after a truncation",
         [
             (
                 "algorithms/_value_based/agent.py",
@@ -659,19 +659,19 @@ ERRORS = (
     ),
     planted(
         "bootstrap-without-memory",
-        "what follows a rollout is valued with the state before its first step",
+        "the bootstrap value of a rollout uses the LSTM state before its first step",
         [("algorithms/_value_based/agent.py", "rollout.states[1]", "rollout.states[0]")],
         VALUE_LSTM,
     ),
     planted(
         "gradient-without-memory",
-        "a gradient begins with an empty memory",
+        "a gradient starts with an empty LSTM state",
         [(VALUE_AGENT_PY, "rollout.states[0], rollout.restart[:-1]", "0 * rollout.states[0], rollout.restart[:-1]")],
         VALUE_LSTM,
     ),
     planted(
-        "cut-off-with-the-state-before",
-        "what was cut off is valued with the memory of one step earlier",
+        "truncation-with-previous-state",
+        "the final observation of a truncated episode is evaluated with the LSTM state of one step earlier",
         [
             (
                 VALUE_AGENT_PY,
@@ -690,7 +690,7 @@ ERRORS = (
     ),
     planted(
         "bootstrap-of-the-first-row",
-        "an n-step target goes on from the rollout's first observation",
+        "an n-step target bootstraps from the rollout's first observation",
         [
             (
                 "algorithms/_value_based/agent.py",
@@ -702,7 +702,7 @@ ERRORS = (
     ),
     planted(
         "void-steps-count",
-        "void steps are learned from",
+        "the steps that only reset are learned from",
         [
             (
                 VALUE_AGENT_PY,
@@ -714,7 +714,7 @@ ERRORS = (
     ),
     planted(
         "all-actions-move",
-        "the values of all actions move to the target",
+        "the values of all actions are moved towards the target",
         [
             (
                 VALUE_LOSS_PY,
@@ -727,19 +727,19 @@ ERRORS = (
     ),
     planted(
         "importance-weights",
-        "weights are left out of the gradient",
+        "importance weights are omitted from the gradient",
         [(VALUE_LOSS_PY, "(weights * by_chosen)[:, None]", "by_chosen[:, None]")],
         VALUE_LOSS,
     ),
     planted(
-        "huber-not-cut",
-        "large errors pull as hard as their size",
+        "huber-not-clipped",
+        "the gradient of large errors is not clipped",
         [(VALUE_LOSS_PY, "np.clip(errors, -1, 1)", "np.clip(errors, -10, 10)")],
         VALUE_LOSS,
     ),
     planted(
         "epsilon-upwards",
-        "actors explore more and more",
+        "epsilon grows during training",
         [
             (
                 EXPLORATION_PY,
@@ -751,19 +751,19 @@ ERRORS = (
     ),
     planted(
         "epsilon-by-steps",
-        "epsilon is annealed by steps",
+        "epsilon is annealed by global steps instead of frames",
         [(VALUE_AGENT_PY, "self._epsilon(self._pulled.frames)", "self._epsilon(self._pulled.global_step)")],
         VALUE_AGENT,
     ),
     planted(
         "greedy-instead-of-random",
-        "an actor explores where it should not, and the other way round",
+        "an actor explores with probability 1 - epsilon",
         [(EXPLORATION_PY, "random = rng.random(count) < epsilon", "random = rng.random(count) > epsilon")],
         EXPLORATION,
     ),
     planted(
         "one-epsilon-for-all",
-        "all actors draw the same final epsilon",
+        "all actors have the same final epsilon",
         [
             (
                 EXPLORATION_PY,
@@ -775,18 +775,18 @@ ERRORS = (
     ),
     planted(
         "target-one-interval-late",
-        "the target network is copied when one interval more than is due is complete",
+        "the target network is copied one interval too late",
         [(TARGET_PY, "if self._leads and generation >", "if self._leads and generation - 1 >")],
         TARGET,
     ),
     # Losses.
     planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], LOSS),
-    planted("policy-sign-pushed", "the same, seen in what is pushed", [_POLICY_SIGN], GRADIENT),
-    planted("policy-sign-learned", "the same, seen in what is learned", [_POLICY_SIGN], LEARNING),
+    planted("policy-sign-pushed", "the policy loss has the wrong sign (pushed gradients)", [_POLICY_SIGN], GRADIENT),
+    planted("policy-sign-learned", "the policy loss has the wrong sign (learning)", [_POLICY_SIGN], LEARNING),
     planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT, LOSS),
-    planted("value-sign-learned", "the same, seen in what is learned", [_VALUE_SIGN], LEARNING),
-    planted("entropy-sign", "the entropy is punished", [_ENTROPY_SIGN], GRADIENT, LOSS),
-    planted("entropy-sign-recurrent", "the same with an LSTM", [_ENTROPY_SIGN], LSTM),
+    planted("value-sign-learned", "the value loss has the wrong sign (learning)", [_VALUE_SIGN], LEARNING),
+    planted("entropy-sign", "the entropy bonus has the wrong sign", [_ENTROPY_SIGN], GRADIENT, LOSS),
+    planted("entropy-sign-recurrent", "the entropy bonus has the wrong sign (LSTM)", [_ENTROPY_SIGN], LSTM),
     planted(
         "mean-over-steps",
         "the loss is a mean over the steps of a rollout, not a sum",
@@ -796,13 +796,13 @@ ERRORS = (
     ),
     planted(
         "softmax-gradient",
-        "the likelihood of the action that was taken goes down instead of up",
+        "the likelihood of the chosen action decreases instead of increasing",
         [(SOFTMAX_PY, "by_logits[row, taken] += by_log", "by_logits[row, taken] -= by_log")],
         "tests/nn/test_distributions.py",
     ),
     planted(
         "gaussian-gradient",
-        "the mean moves away from the action that was taken",
+        "the mean moves away from the chosen action",
         [("relaax/nn/distributions.py", "by_mean = error / variance", "by_mean = -error / variance")],
         "tests/nn/test_distributions.py",
     ),
@@ -814,19 +814,19 @@ ERRORS = (
     ),
     planted(
         "lstm-over-an-end",
-        "the gradient of an LSTM passes the end of an episode",
+        "the gradient of an LSTM crosses the end of an episode",
         [(LSTM_PY, "                    by_c[restart[t]] = 0\n", "")],
         ENGINES,
     ),
     planted(
         "rows-of-an-lstm",
-        "a gradient takes rows for acted on that were not",
+        "a gradient includes rows without an action",
         [(HOST_PY, "or not self._kept.issuperset(range(steps))", "")],
         ENGINES,
     ),
     planted(
         "old-activations",
-        "a gradient begins with what was computed with other parameters",
+        "a gradient uses activations of earlier parameters",
         [
             (
                 HOST_PY,
@@ -838,38 +838,38 @@ ERRORS = (
     ),
     planted(
         "activations-of-another-batch",
-        "a gradient begins with what was computed for the batch before",
+        "a gradient uses activations of the previous batch",
         [(HOST_PY, "        self._kept.clear()  # the next rows are others\n", "")],
         ENGINES,
     ),
     planted(
         "norm-not-clipped",
-        "long gradients stay as long as they are",
+        "the norm of long gradients is not clipped",
         [(CLIPPING_PY, "if limit is not None and not norm <= limit:", "if False:")],
         ENGINES,
         CLIPPING,
     ),
     planted(
         "slope-of-a-small-network",
-        "the slope of tanh is left out where one call does it all",
+        "the derivative of tanh is omitted in the kernel for small networks",
         [("relaax/nn/host/dense.py", "*= _UNIT - memory[y_at + i] * memory[y_at + i]", "*= _UNIT")],
         "tests/nn/host/test_network.py",
     ),
     planted(
         "stream-of-another-head",
-        "every head stands on the first stream",
+        "every head uses the first stream",
         [("relaax/nn/specification.py", "heads.index(head) * width", "0")],
         "tests/nn/test_streams.py",
     ),
     planted(
         "dueling-gradient",
-        "the gradient of advantages keeps the mean that their values are without",
+        "the gradient of advantages keeps the mean that the values omit",
         [("relaax/nn/action_values.py", "by_values - by_values.mean(axis=1, keepdims=True)", "by_values")],
         "tests/nn/test_action_values.py",
     ),
     planted(
         "shift-of-a-convolution",
-        "a convolution adds up the wrong blocks",
+        "a convolution adds the wrong blocks",
         [
             (
                 "relaax/nn/host/convolution.py",
@@ -881,58 +881,78 @@ ERRORS = (
     ),
     planted(
         "entropy-formula",
-        "the entropy itself has the wrong sign",
+        "the entropy has the wrong sign",
         [(SOFTMAX_PY, "entropy -= by_logits[row, j]", "entropy += by_logits[row, j]")],
         "tests/nn/test_distributions.py",
     ),
     # Returns and ends of episodes.
     planted(
-        "no-bootstrap", "nothing is expected after a rollout", [_NO_BOOTSTRAP], "tests/algorithm_base/test_returns.py"
+        "no-bootstrap", "a rollout has no bootstrap value", [_NO_BOOTSTRAP], "tests/algorithm_base/test_returns.py"
     ),
-    planted("no-bootstrap-learned", "the same, seen in what is learned", [_NO_BOOTSTRAP], LEARNING),
+    planted("no-bootstrap-learned", "a rollout has no bootstrap value (learning)", [_NO_BOOTSTRAP], LEARNING),
     planted(
         "return-off-by-one",
-        "rewards are discounted by the following step's discount",
+        "rewards are discounted by the discount of the next step",
         [("relaax/nn/host/kernels.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
         "tests/algorithm_base/test_returns.py",
         ROLLOUT,
     ),
-    planted("truncated-is-terminated", "nothing is expected after a truncation", [_NO_TRUNCATION], ROLLOUT),
-    planted("truncated-is-terminated-pushed", "the same, seen in what is pushed", [_NO_TRUNCATION], GRADIENT),
-    planted("truncated-is-terminated-learned", "the same, seen in what is learned", [_NO_TRUNCATION], LEARNING),
-    planted("terminated-is-truncated", "an episode that is over goes on", _TERMINATED_GOES_ON, GRADIENT),
-    planted("terminated-is-truncated-learned", "the same, seen in what is learned", _TERMINATED_GOES_ON, LEARNING),
+    planted(
+        "truncated-is-terminated", "a truncated episode has no bootstrap value in a rollout", [_NO_TRUNCATION], ROLLOUT
+    ),
+    planted(
+        "truncated-is-terminated-pushed",
+        "a truncated episode has no bootstrap value in a rollout (pushed gradients)",
+        [_NO_TRUNCATION],
+        GRADIENT,
+    ),
+    planted(
+        "truncated-is-terminated-learned",
+        "a truncated episode has no bootstrap value in a rollout (learning)",
+        [_NO_TRUNCATION],
+        LEARNING,
+    ),
+    planted("terminated-is-truncated", "a terminated episode has a bootstrap value", _TERMINATED_GOES_ON, GRADIENT),
+    planted(
+        "terminated-is-truncated-learned",
+        "a terminated episode has a bootstrap value (learning)",
+        _TERMINATED_GOES_ON,
+        LEARNING,
+    ),
     planted(
         "discount-across-an-end",
-        "returns run on into the next episode",
+        "returns continue into the next episode",
         [_DISCOUNT_ACROSS_AN_END],
         ROLLOUT,
     ),
     planted(
         "plain-not-counted",
-        "steps in which nothing ended are not learned from",
+        "steps without the end of an episode are not learned from",
         [(ROLLOUT_PY, "= rewards, gamma, 1.0", "= rewards, gamma, 0.0")],
         GRADIENT,
     ),
     planted(
-        "void-not-masked", "void transitions are learned from", [(ROLLOUT_PY, "= ~step.first", "= True")], GRADIENT
+        "void-not-masked",
+        "steps that only reset are learned from in a rollout",
+        [(ROLLOUT_PY, "= ~step.first", "= True")],
+        GRADIENT,
     ),
     planted(
         "void-counted",
-        "void transitions count as environment steps",
+        "steps that only reset count as environment steps",
         [(AGENT_PY, "env_steps += step.env_steps", "env_steps += step.first.size")],
         CONTRACT,
     ),
     # Observations.
     planted(
         "stack-over-an-end",
-        "the frame stack is carried over the end of an episode",
+        "the frame stack is kept over the end of an episode",
         [("relaax/algorithm_base/observations.py", "if restart.any():", "if False:")],
         GRADIENT,
     ),
     planted(
         "stack-over-a-reset",
-        "the frame stack is carried over a reset",
+        "the frame stack is kept over a reset",
         [
             (
                 "relaax/algorithm_base/observations.py",
@@ -944,7 +964,7 @@ ERRORS = (
     ),
     planted(
         "final-after-reset",
-        "a final observation is valued with the next episode's frames",
+        "a final observation is evaluated with frames of the next episode",
         [
             (
                 AGENT_PY,
@@ -958,21 +978,21 @@ ERRORS = (
     # Clipping.
     planted(
         "norm-always-scaled",
-        "short gradients are made long",
+        "short gradients are scaled up to the norm",
         [(CLIPPING_PY, "if limit is not None and not norm <= limit:", "if limit is not None:")],
         GRADIENT,
         ENGINES,
     ),
     planted(
         "reward-clip-one-sided",
-        "negative rewards are cut to zero",
+        "negative rewards are clipped to zero",
         [(INPUTS_PY, "np.maximum(rewards, -self._bound)", "np.maximum(rewards, 0.0)")],
         GRADIENT,
     ),
     # The agent and its parameters.
     planted(
         "pull-within-rollout",
-        "parameters change in the middle of a rollout",
+        "parameters change within a rollout",
         [
             (
                 AGENT_PY,
@@ -985,39 +1005,39 @@ ERRORS = (
     ),
     planted(
         "answer-ignored",
-        "the parameters that a push brings are not taken",
+        "the parameters in the response to a push are ignored",
         [(EXCHANGE_PY, "return None if pushed.pulled is None else", "return None if True else")],
         GRADIENT,
     ),
     planted(
-        "same-chance-everywhere",
+        "same-random-numbers",
         "every connection draws the same random numbers",
         [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
         AGENT,
     ),
     planted(
         "interval-ignored",
-        "parameters are fetched after every push",
+        "parameters are pulled after every push",
         [(EXCHANGE_PY, "return self._pushes >= self._interval", "return True")],
         LSTM,
     ),
     # Memory.
-    planted("lstm-not-reset", "the next episode is acted on with the memory of the last", [_LSTM_KEPT], LSTM),
+    planted("lstm-not-reset", "the next episode starts with the LSTM state of the last one", [_LSTM_KEPT], LSTM),
     planted(
         "lstm-not-reset-learned",
-        "the next episode's gradient has the memory of the last",
+        "the gradient of the next episode starts with the LSTM state of the last one",
         [(LSTM_PY, "    before[restart.reshape(-1)] = 0\n", "")],
         LSTM,
     ),
     planted(
         "lstm-reset-everywhere",
-        "an episode's end clears the memory of all environments",
+        "the end of an episode clears the LSTM state of all environments",
         [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
         LSTM,
     ),
     planted(
         "lstm-final-after-reset",
-        "a final observation is valued without memory",
+        "a final observation is evaluated without LSTM state",
         [
             (
                 AGENT_PY,
@@ -1029,13 +1049,13 @@ ERRORS = (
     ),
     planted(
         "lstm-start-forgotten",
-        "a rollout's gradient begins without memory",
+        "the gradient of a rollout starts without LSTM state",
         [(ROLLOUT_PY, "self.states[t and 1] = state", "self.states[t and 1] = 0.0")],
         LSTM,
     ),
     planted(
         "lstm-never-remembers",
-        "every step is acted on without memory",
+        "every action is computed without LSTM state",
         [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
         RECALL,
     ),
@@ -1072,7 +1092,7 @@ ERRORS = (
     ),
     planted(
         "clipped-likelihood",
-        "the likelihood is that of the action within the bounds",
+        "the likelihood is that of the action clipped to its bounds",
         [
             (
                 CONT_AGENT_PY,
@@ -1089,14 +1109,14 @@ ERRORS = (
     ),
     planted(
         "bounds-ignored",
-        "actions are given as the policy sampled them",
+        "sampled actions are not clipped to their bounds",
         [("relaax/algorithm_base/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
         CONT_CONTRACT,
     ),
-    # Several choices at once, and numbers beside an image.
+    # Several choices at once, and images with additional numbers.
     planted(
         "only-the-first-choice",
-        "of several choices only the first has a gradient",
+        "only the first of several choices has a gradient",
         [
             (
                 DISTRIBUTIONS_PY,
@@ -1108,7 +1128,7 @@ ERRORS = (
     ),
     planted(
         "only-the-first-choice-learned",
-        "the same, seen in what is learned",
+        "only the first of several choices has a gradient (learning)",
         [
             (
                 DISTRIBUTIONS_PY,
@@ -1120,31 +1140,31 @@ ERRORS = (
     ),
     planted(
         "choices-as-one",
-        "the likelihood of several choices, by which the overlap weighs, is that of the last one",
+        "the likelihood of several choices, which weights overlapped steps, is that of the last choice",
         [(DISTRIBUTIONS_PY, "            found += _kernels()", "            found = _kernels()")],
         DISTRIBUTIONS,
     ),
     planted(
         "bits-sign",
-        "the likelihood of bits has the wrong slope",
+        "the likelihood of bits has the wrong derivative",
         [(DISTRIBUTIONS_PY, "np.where(a_t, zero, -one)", "np.where(a_t, -zero, one)")],
         DISTRIBUTIONS,
     ),
     planted(
         "bits-sign-learned",
-        "the same, seen in what is learned",
+        "the likelihood of bits has the wrong derivative (learning)",
         [(DISTRIBUTIONS_PY, "np.where(a_t, zero, -one)", "np.where(a_t, -zero, one)")],
         SPACES,
     ),
     planted(
         "bits-entropy-sign",
-        "the entropy of bits has the wrong slope",
+        "the entropy of bits has the wrong derivative",
         [(DISTRIBUTIONS_PY, "by_logits -= logits * one", "by_logits += logits * one")],
         DISTRIBUTIONS,
     ),
     planted(
         "image-without-gradient",
-        "an image with numbers beside it has no gradient",
+        "an image with additional numbers has no gradient",
         [
             (
                 TRUNK_PY,
@@ -1156,13 +1176,13 @@ ERRORS = (
     ),
     planted(
         "numbers-without-gradient",
-        "the layer for numbers beside an image has no gradient",
+        "the layer for numbers in addition to an image has no gradient",
         [(TRUNK_PY, "write_or_add(inputs[:, self._pixels :].T @ by_y, by_kernel, accumulate)", "by_kernel.fill(0)")],
         HOST_NETWORK,
     ),
     planted(
-        "numbers-not-seen",
-        "what is beside an image does not reach the network, which learns and acts without it",
+        "numbers-not-used",
+        "numbers in addition to an image do not reach the network",
         [
             (
                 "relaax/algorithm_base/observations.py",
@@ -1173,8 +1193,8 @@ ERRORS = (
         SPACES,
     ),
     planted(
-        "image-not-seen",
-        "an image with numbers beside it does not reach the network",
+        "image-not-used",
+        "an image with additional numbers does not reach the network",
         [
             (
                 "relaax/algorithm_base/observations.py",
@@ -1187,13 +1207,13 @@ ERRORS = (
     # Normalisation.
     planted(
         "void-statistics",
-        "what nobody acted on enters the statistics",
+        "observations without an action enter the statistics",
         [(NORMALIZATION_PY, "acted = ~step.first", "acted = np.ones_like(step.first)")],
         CONT_GRADIENT,
     ),
     planted(
         "newest-statistics",
-        "a gradient normalises with the newest statistics, not with those that were acted on",
+        "a gradient normalizes with the newest statistics instead of those used for the actions",
         [
             (INPUTS_PY, "self.normalized(inputs), restart", "inputs, restart"),
             (
@@ -1213,13 +1233,13 @@ ERRORS = (
     ),
     planted(
         "own-statistics-only",
-        "what other workers gathered is not used",
+        "statistics of other workers are not used",
         [(INPUTS_PY, "        self.normalization.set_statistics(pulled)\n", "")],
         CONT_GRADIENT,
     ),
     planted(
-        "exploit-gathers",
-        "statistics are gathered in exploit mode",
+        "exploit-collects-statistics",
+        "statistics are collected in exploit mode",
         [
             (
                 CONT_AGENT_PY,
@@ -1232,28 +1252,30 @@ ERRORS = (
     ),
     planted(
         "returns-over-an-end",
-        "the discounted return that rewards are scaled by runs on into the next episode",
+        "the discounted return for the scale of rewards continues into the next episode",
         [(NORMALIZATION_PY, "            self._returns[step.restart] = 0.0\n", "")],
         CONT_GRADIENT,
     ),
     # Whole episodes.
-    planted("whole-no-truncation", "nothing is expected after a truncated whole episode", [_NO_TRUNCATION], EPISODES),
-    planted("whole-terminated-goes-on", "a terminated whole episode goes on", _TERMINATED_GOES_ON, EPISODES),
+    planted("whole-no-truncation", "a truncated whole episode has no bootstrap value", [_NO_TRUNCATION], EPISODES),
+    planted(
+        "whole-terminated-continues", "a terminated whole episode has a bootstrap value", _TERMINATED_GOES_ON, EPISODES
+    ),
     planted(
         "whole-bootstrap",
-        "a whole episode is worth what is seen next, too",
+        "the return of a whole episode includes the value of the next observation",
         [_DISCOUNT_ACROSS_AN_END],
         EPISODES,
     ),
     planted(
         "whole-padding-learned",
-        "what pads a shorter episode is learned from",
+        "the padding of a shorter episode is learned from",
         [(EPISODES_PY, "[:, None] < lengths).astype", "[:, None] < lengths.max()).astype")],
         EPISODES,
     ),
     planted(
         "continuous-policy-sign-learned",
-        "the policy loss has the wrong sign, seen in what is learned",
+        "the policy loss has the wrong sign (learning, continuous actions)",
         [_POLICY_SIGN],
         DOCKING,
     ),
@@ -1272,19 +1294,19 @@ ERRORS = (
     ),
     planted(
         "slots-not-restored",
-        "the optimizer's slots are not taken from a checkpoint",
+        "the slots of the optimizer are not restored from a checkpoint",
         [(SHARD_PY, "            self._optimizer.restore(snapshot.slots)\n", "")],
         SHARD,
     ),
     planted(
         "ledger-not-restored",
-        "after a restart a push that was applied is applied again",
+        "after a restart an applied push is applied again",
         [(SHARD_PY, "            self._ledger.restore(snapshot.ledger)\n", "")],
         SHARD,
     ),
     planted(
         "annealing-upwards",
-        "the learning rate grows",
+        "the learning rate increases",
         [
             (
                 "relaax/algorithm_base/config.py",
@@ -1314,25 +1336,25 @@ ERRORS = (
     ),
     planted(
         "rmsprop-decay",
-        "RMSProp forgets what it should keep",
+        "RMSProp swaps the weights of old and new squares",
         [("relaax/optim/optimizers.py", '"rho": self.decay', '"rho": 1.0 - self.decay')],
         "tests/optim/test_optimizers.py",
     ),
     planted(
         "rmsprop-decay-on-the-host",
-        "the host's RMSProp forgets what it should keep",
+        "the host's RMSProp swaps the weights of old and new squares",
         [("relaax/optim/host_optimizers.py", "size, kernel, 1.0 - spec.decay", "size, kernel, spec.decay")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
         "removal-ignored",
-        "the oldest go whatever `removal` says",
+        "the oldest item is evicted regardless of `removal`",
         [("algorithms/gorila/model.py", ", _REMOVERS[config.removal])", ")")],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(
         "rmsprop-not-centered",
-        "the centered RMSProp leaves out the square of the mean",
+        "centered RMSProp omits the square of the mean",
         [
             ("relaax/optim/optimizers.py", "mean_square - mean * mean", "mean_square"),
             ("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
@@ -1341,7 +1363,7 @@ ERRORS = (
     ),
     planted(
         "rmsprop-centered-on-the-device-alone",
-        "the host's centered RMSProp leaves out the square of the mean",
+        "the host's centered RMSProp omits the square of the mean",
         [("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
         "tests/optim/test_optimizers.py",
     ),
@@ -1359,7 +1381,7 @@ ERRORS = (
     ),
     planted(
         "snapshot-overwritten",
-        "the memory of a snapshot is used again while somebody has it",
+        "the memory of a snapshot is reused while a reader still has it",
         [
             (
                 "relaax/nn/recycled_memory.py",
@@ -1371,25 +1393,25 @@ ERRORS = (
     ),
     planted(
         "delay-doubled",
-        "delays are added to, not compensated",
+        "delays are added instead of compensated",
         [(COMPENSATION_PY, "np.subtract(now, base)", "np.subtract(base, now)")],
         COMPENSATION,
     ),
     planted(
         "ring-survives",
-        "after a roll-back delays are measured by parameters of before it",
+        "after a roll-back delays are measured with earlier parameters",
         [(COMPENSATION_PY, "        self._ring.clear()\n", "")],
         COMPENSATION,
     ),
     planted(
         "outlier-hides-others",
-        "one enormous loss makes every later one ordinary",
+        "after one huge loss no later outlier is found",
         [("relaax/hosting/gradient_filters.py", "min(size, limit) if outlier else size", "size")],
         "tests/algorithm_base/test_loss_outliers.py",
     ),
     planted(
         "local-statistics-survive",
-        "a worker's statistics outlive a roll-back of the model",
+        "a worker keeps its statistics after a roll-back of the model",
         [
             (
                 "relaax/hosting/gradient_filters.py",
@@ -1401,7 +1423,7 @@ ERRORS = (
     ),
     planted(
         "cut-in-pieces",
-        "with one shard, a push may come between the copies of a checkpoint",
+        "with one shard, a push is applied between the copies of a checkpoint",
         [
             (
                 "relaax/server/parameter_server/service/core.py",
@@ -1414,31 +1436,31 @@ ERRORS = (
     ),
     planted(
         "published-without-a-shard",
-        "shard 0 publishes a checkpoint although a shard that wrote its part has gone",
+        "shard 0 publishes a checkpoint although a shard disappeared after writing its part",
         [(LEADER_PY, "if served is None or not served == self._served == self.members.changes:", "if served is None:")],
         LEADER,
     ),
     planted(
-        "early-checkpoints-left-out",
-        "the first checkpoint of a training comes after the whole interval",
+        "early-checkpoints-missing",
+        "the first checkpoint of a training comes only after a full interval",
         [(CHECKPOINTING_PY, "return min(self._interval, EARLY[self._made])", "return self._interval")],
         CHECKPOINTING,
     ),
     planted(
         "early-checkpoints-late",
-        "an early checkpoint comes later than the interval says",
+        "an early checkpoint comes later than the interval allows",
         [(CHECKPOINTING_PY, "return min(self._interval, EARLY[self._made])", "return EARLY[self._made]")],
         CHECKPOINTING,
     ),
     planted(
         "late-and-silent",
-        "trouble with checkpoints that comes back after one was saved is not said at once",
+        "checkpoint errors after a successful save are not logged at once",
         [(CHECKPOINTING_PY, "        self._logged.clear()\n", "")],
         CHECKPOINTING,
     ),
     planted(
         "hold-unbroken-at-its-end",
-        "a hold that has just ended by itself is taken for one that held until then",
+        "a hold that has just expired counts as held",
         [
             (
                 "relaax/server/parameter_server/shard/model.py",
@@ -1450,7 +1472,7 @@ ERRORS = (
     ),
     planted(
         "news-of-shard-0-only",
-        "what only another shard has is not saved",
+        "changes of other shards alone cause no checkpoint",
         [
             (
                 "relaax/server/parameter_server/coordination/leader.py",
@@ -1462,7 +1484,7 @@ ERRORS = (
     ),
     planted(
         "first-worker-keeps-all",
-        "while the worker that came first is heard of, no silent one is forgotten",
+        "while the first worker is active, no silent worker is removed",
         [
             (
                 "relaax/server/parameter_server/service/registry.py",
@@ -1474,7 +1496,7 @@ ERRORS = (
     ),
     planted(
         "figures-every-time",
-        "what is to be written every few seconds is written whenever it is asked for",
+        "metrics with an interval are written at every request",
         [
             (
                 "relaax/server/parameter_server/service/metrics.py",
@@ -1486,13 +1508,13 @@ ERRORS = (
     ),
     planted(
         "repeats-not-counted",
-        "a push that came again is not told of",
+        "repeated pushes are not reported",
         [(CORE_PY, "        if applied.repeated:\n", "        if False:\n")],
         "tests/server/parameter_server/test_service.py",
     ),
     planted(
         "no-answer-after-the-end",
-        "the push that ended training is not answered again",
+        "a repeated push after the end of training gets no response",
         [
             (
                 "relaax/server/parameter_server/service/core.py",
@@ -1502,22 +1524,22 @@ ERRORS = (
         ],
         "tests/server/parameter_server/test_roll_back.py",
     ),
-    # Bridge, stores, metrics.
+    # Transport, stores, metrics.
     planted(
         "manifest-of-another",
-        "a manifest that was put in another's place is taken for its own",
+        "a manifest copied to another checkpoint is accepted",
         [("relaax/checkpoint/manifest.py", "if read.id != checkpoint_id:", "if not read.id:")],
         SET_ASIDE,
     ),
     planted(
         "set-aside-deleted",
-        "what was set aside is deleted when checkpoints are thinned out",
+        "a checkpoint that was set aside is deleted during thinning",
         [("relaax/checkpoint/manager.py", ", *set_aside(keys)}\n        owners", "}\n        owners")],
         SET_ASIDE,
     ),
     planted(
         "copy-of-last-forgotten",
-        "the copy of the last checkpoint is not looked for at the start",
+        "the copy of the last checkpoint is not used at the start",
         [
             (
                 "relaax/server/parameter_server/command/assembly.py",
@@ -1529,7 +1551,7 @@ ERRORS = (
     ),
     planted(
         "fence-below-checkpoints",
-        "a lease that was begun anew has a lower fence than the checkpoints beside it",
+        "a recreated lease has a lower fence than existing checkpoints",
         [
             (
                 "relaax/checkpoint/lease.py",
@@ -1541,7 +1563,7 @@ ERRORS = (
     ),
     planted(
         "lease-given-back-twice",
-        "who gives the lease back a second time writes over the next one's",
+        "a second release of a lease overwrites that of the next owner",
         [
             (
                 "relaax/checkpoint/lease.py",
@@ -1553,13 +1575,13 @@ ERRORS = (
     ),
     planted(
         "unmodified-by-the-last-shard",
-        "nothing is taken from any shard if the last one has nothing new",
+        "no shard is pulled if the last one is unmodified",
         [(RECEIVED_PY, "all(answer.message.not_modified for answer in answers)", "answers[-1].message.not_modified")],
         LINKS,
     ),
     planted(
         "unmodified-part-left-empty",
-        "the part of a shard that has nothing new is not copied to where the others' parts are",
+        "the part of an unmodified shard is not copied to the new buffer",
         [(RECEIVED_PY, "vector[part] = self.pulled.parameters[part]", "pass")],
         LINKS,
     ),
@@ -1571,19 +1593,19 @@ ERRORS = (
     ),
     planted(
         "resumed-without-a-condition",
-        "a download from S3 that broke off goes on with whatever is there now",
+        "an interrupted S3 download continues even if the object has changed",
         [("relaax/checkpoint/s3.py", ', "IfMatch": tags[0]} if at', "} if at")],
         "tests/checkpoint/test_s3.py",
     ),
     planted(
         "steps-reported-again",
-        "a worker's steps are not cleared when they have been reported",
+        "a worker's steps are not cleared after a report",
         [("relaax/metrics/fleet.py", "                worker.steps = 0\n", "                pass\n")],
         FLEET,
     ),
     planted(
         "percentile-off-by-one",
-        "of a hundred numbers the 96th is given as the 95th percentile",
+        "the 95th percentile of 100 numbers is the 96th number",
         [
             (
                 "relaax/metrics/aggregator.py",
@@ -1595,26 +1617,26 @@ ERRORS = (
     ),
     planted(
         "shown-by-number",
-        "workers are shown by themselves if their numbers are low, not if they came first",
+        "workers have own metrics by low number instead of by first report",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
     ),
-    # The gRPC port: who holds it up, and whose certificate it is.
+    # The gRPC port: slow and unauthenticated calls, roles of certificates.
     planted(
         "late-calls-stay",
-        "a call whose message does not come keeps its thread",
+        "a call without a message keeps its thread",
         [(READING_PY, "if now - call.since > call.seconds]", "if now - call.since > 1e9]")],
         READING,
     ),
     planted(
         "strangers-take-all-threads",
-        "calls that need no token are not bounded together",
+        "calls without a token have no common bound",
         [(READING_PY, "if len(calls) <= OPEN_UNFINISHED:", "if len(calls) <= THREADS:")],
         READING,
     ),
     planted(
         "workers-are-strangers",
-        "a worker's connection counts as one that has made no call",
+        "a worker's connection counts as one without a call",
         [
             (
                 READING_PY,
@@ -1626,26 +1648,26 @@ ERRORS = (
     ),
     planted(
         "a-servers-certificate-is-a-workers",
-        "the role of a certificate is not asked",
+        "the role of a certificate is not checked",
         [("relaax/server/parameter_server/command/credentials.py", "if role in (None, needed) else", "if True else")],
         "tests/integration/test_security.py",
     ),
-    # The RLX server: time, second calls, exact edges, odd sequences.
+    # The RLX server: times, repeated calls, exact bounds, unusual sequences.
     planted(
-        "strikes-for-ever",
-        "an address that failed too often stays out",
+        "strikes-forever",
+        "an address with too many failures stays blocked",
         [(STRIKES_PY, "record.blocked_until > self._clock()", "record.blocked_until > 0")],
         STRIKES,
     ),
     planted(
-        "strikes-never-forgotten",
+        "strikes-never-expire",
         "failures of any age count",
         [(STRIKES_PY, "if record is None or now - record.since > SECONDS:", "if record is None:")],
         STRIKES,
     ),
     planted(
         "strikes-kept-after-the-minute",
-        "an address that comes back is out with its first failure",
+        "a blocked address is blocked again at its first later failure",
         [(STRIKES_PY, "= now + SECONDS, 0, now", "= now + SECONDS, record.count, now")],
         STRIKES,
     ),
@@ -1657,7 +1679,7 @@ ERRORS = (
     ),
     planted(
         "between-episodes-after-a-reset",
-        "a reset after another one does not count what ended before the first",
+        "a second reset does not count episodes that ended before the first",
         [
             (
                 "relaax/rlx/checks.py",
@@ -1669,61 +1691,61 @@ ERRORS = (
     ),
     planted(
         "send-deadline",
-        "a client has 30 ms to read an answer",
+        "a client has 30 ms to read a reply",
         [(PEER_PY, "SEND_SECONDS = 30.0", "SEND_SECONDS = 0.03")],
         f"{RLX_SERVER_TESTS}/test_peer.py",
     ),
     planted(
-        "heard-and-lost",
-        "what the heartbeat hears while the worker is busy is dropped",
+        "received-and-lost",
+        "a message received by the heartbeat while the worker is busy is dropped",
         [(PEER_PY, "                self._received.append(event)\n", "                pass\n")],
         f"{RLX_SERVER_TESTS}/test_peer.py",
     ),
     planted(
         "every-origin",
-        "pages from anywhere may connect",
+        "pages of any origin may connect",
         [(WEBSOCKET_PY, "origins=[None, LOOPBACK_ORIGIN, *origins]", "origins=None")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
         "origins-like-loopback",
-        "an origin that begins like one of this computer is one",
+        "an origin whose name begins like a loopback address is accepted as local",
         [(WEBSOCKET_PY, '(:[0-9]{1,5})?")', '(:[0-9]{1,5})?.*")')],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
-        "mistake-behind-a-message",
-        "a mistake of WebSocket that came with a good message waits for more to come",
+        "protocol-error-after-a-message",
+        "a WebSocket error after a good message waits for more data",
         [(CHANNEL_PY, "websocket.ended or websocket.broken is not None", "websocket.ended")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
         "websocket-takes-a-place",
-        "who asked for a WebSocket and says nothing takes a place from others",
+        "a silent WebSocket client occupies a place of other clients",
         [(CLIENT_ENTRY_PY, "tls is not None or self._peer.begins_with_http()", "tls is not None")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
         "request-with-the-handshake",
-        "an HTTP request that comes with the end of TLS' handshake and is refused is a failure of the worker",
+        "a refused HTTP request in the last packet of the TLS handshake counts as a failure of the worker",
         [(CLIENT_ENTRY_PY, "PeerTimeout, TlsFailed, HttpRefused)", "PeerTimeout, TlsFailed)")],
         f"{RLX_SERVER_TESTS}/test_guarded.py",
     ),
     planted(
         "pings-count",
-        "pings between the fragments of a message count as parts of it",
+        "pings between the fragments of a message count as fragments",
         [("relaax/websocket.py", "else self._limit + _CONTROL_BYTES", "else self._limit")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
         "plain-http-at-tls",
-        "a port with TLS takes a WebSocket in plain text",
+        "a port with TLS accepts a WebSocket in plain text",
         [(WEBSOCKET_PY, "if self._refusal:", "if False:")],
         f"{RLX_SERVER_TESTS}/test_guarded.py",
     ),
     planted(
         "names-as-sent",
-        "names of metrics are kept as clients send them",
+        "metric names are kept exactly as clients send them",
         [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{normalize_name(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
@@ -1740,44 +1762,44 @@ ERRORS = (
         f"{RLX_SERVER_TESTS}/test_admission.py",
     ),
     planted(
-        "workers-grow-for-ever",
-        "room is kept for workers that have long grown",
+        "workers-grow-forever",
+        "memory is reserved for the growth of workers that have long been running",
         [(ADMISSION_PY, "self._seen_at.get(pid, now)", "now")],
         f"{RLX_SERVER_TESTS}/test_admission.py",
     ),
     planted(
         "turnaround-lost-by-a-ping",
-        "the answer to a ping ends the way between two steps",
+        "the reply to a ping ends the measured time between two steps",
         [(MEASURES_PY, "elif not isinstance(message, rlx.Ping):", "else:")],
         f"{RLX_SERVER_TESTS}/test_worker_metrics.py",
     ),
     planted(
         "arrivals-expire-early",
-        "once the oldest connection is too late the others are dropped as well",
+        "if the oldest connection is too late, all others are dropped as well",
         [(ARRIVALS_PY, "if wait.deadline > now:", "if wait.deadline > now and not self.expired:")],
         f"{RLX_SERVER_TESTS}/test_pending_connections.py",
     ),
     planted(
         "newest-arrival-dropped",
-        "the newest connection makes room, not the oldest",
+        "the newest connection is dropped instead of the oldest",
         [(ARRIVALS_PY, "for sock in self._waits:", "for sock in reversed(self._waits):")],
         f"{RLX_SERVER_TESTS}/test_pending_connections.py",
     ),
     planted(
-        "newest-leaver-ended",
-        "of those that wait for a client to close the newest is ended",
+        "newest-closing-connection-ended",
+        "of the connections waiting for their client to close, the newest is ended",
         [(CHILDREN_PY, "closing.sort(key=", "closing.sort(reverse=True, key=")],
         f"{RLX_SERVER_TESTS}/test_children.py",
     ),
     planted(
         "places-without-turns",
-        "a crowd has a process started as soon as it comes back",
+        "a waiting crowd gets a process as soon as one connection returns",
         [(PLACES_PY, "self._next_turn = self._clock() + TURN_SECONDS", "self._next_turn = self._clock()")],
         f"{RLX_SERVER_TESTS}/test_unproven_clients.py",
     ),
     planted(
         "quota-of-each-connection",
-        "each connection of a client may do what all of them together may",
+        "each connection of a client has the quota of all",
         [
             (
                 METERS_PY,
@@ -1790,13 +1812,13 @@ ERRORS = (
     ),
     planted(
         "revoked-but-served",
-        "a name that was taken out keeps the connections that it has",
+        "connections of a removed name are kept",
         [(CLAIMS_PY, "each.client not in known or", "each.client in known and")],
         f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
     planted(
-        "left-and-still-counted",
-        "environments of connections whose clients have left count until their workers have ended, and beyond",
+        "disconnected-and-still-counted",
+        "environments of disconnected clients count until their workers have ended, and beyond",
         [
             (CLAIMS_PY, "connection = self._by_pid.pop(pid, None)", "connection = self._by_pid.get(pid)"),
             (CLAIMS_PY, "self._by_pid[pid].released = True", "self._by_pid[pid].released = False"),
@@ -1804,8 +1826,8 @@ ERRORS = (
         f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
     planted(
-        "living-servers-folder-removed",
-        "a server that starts removes the temporary folders of those that run",
+        "running-servers-folder-removed",
+        "a server that starts removes the temporary folders of running servers",
         [
             (
                 "relaax/server/rlx_server/temporary_folders.py",
@@ -1817,27 +1839,27 @@ ERRORS = (
     ),
     planted(
         "leftovers-stay",
-        "what a killed server left in the temporary directory stays",
+        "the temporary files of a killed server are not removed",
         [("relaax/server/rlx_server/main.py", "    remove_leftovers()\n", "")],
         f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
-        "names-of-the-gone",
-        "names of connections that have ended keep their places",
+        "names-of-ended-connections",
+        "metric names of ended connections keep their places",
         [("relaax/metrics/names.py", "self._unused[name] = None", "pass")],
         "tests/metrics/test_fair_names.py",
     ),
     # The wire and the worker.
     planted(
         "big-endian",
-        "float arrays travel in the wrong byte order, both ways",
+        "float arrays have the wrong byte order in both directions",
         [("relaax/rlx/wire/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
         "tests/rlx/test_arrays.py",
         "tests/rlx/test_vectors.py",
     ),
     planted(
         "void-reward-reported",
-        "the reward of a void step enters the reported return",
+        "the reward of a step that only resets enters the reported return",
         [
             (
                 "relaax/server/rlx_server/workers/session.py",
@@ -1850,7 +1872,7 @@ ERRORS = (
     # The protocol core and the client.
     planted(
         "frame-in-pieces",
-        "a frame of the limit is refused where its last bytes come by themselves",
+        "a frame at the limit is refused if its last bytes arrive separately",
         [("relaax/rlx/wire/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
         "tests/rlx/test_framing.py",
     ),
@@ -1862,13 +1884,13 @@ ERRORS = (
     ),
     planted(
         "void-rewards-returned",
-        "a void reward is added where the connection was interrupted",
+        "the reward of a step that only resets is added to an interrupted connection's return",
         [("relaax/client/connection/vector_client.py", "if self._between is not None:", "if False:")],
         "tests/client/test_vector_client.py",
     ),
     planted(
         "marks-of-a-refused-step",
-        "a ping after a step that was refused takes its ends for said",
+        "a ping after a refused step treats its ends as reported",
         [
             (
                 "relaax/rlx/checks.py",
@@ -1880,7 +1902,7 @@ ERRORS = (
     ),
     planted(
         "strides-ignored",
-        "a large array that lies otherwise in memory is sent as it lies",
+        "a large non-contiguous array is sent in memory order",
         [
             (
                 "relaax/rlx/wire/layouts.py",
@@ -1892,25 +1914,25 @@ ERRORS = (
     ),
     planted(
         "one-leaf-less",
-        "a space of as many leaves as there may be is refused",
+        "a space with the maximum number of leaves is refused",
         [("relaax/rlx/wire/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
         "one-level-less",
-        "a space as deep as it may be is refused",
+        "a space with the maximum depth is refused",
         [("relaax/rlx/wire/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
         "final-rows-of-others",
-        "a final observation must be one where a NEXT_STEP episode ended, too",
+        "a final observation must also be valid in rows of NEXT_STEP ends",
         [("relaax/rlx/checks.py", '"final_observation", final, replaced)', '"final_observation", final, ended)')],
         "tests/rlx/test_episodes.py",
     ),
     planted(
         "two-messages",
-        "the first of two messages in a Protobuf frame is taken",
+        "the first of two messages in a Protobuf frame is accepted",
         [
             ("relaax/rlx/wire/codecs.py", "if len(found) > 1:", "if False:"),
             ("relaax/rlx/wire/codecs.py", "((name, data),) = found", "name, data = found[0]"),
@@ -1919,19 +1941,19 @@ ERRORS = (
     ),
     planted(
         "early-messages",
-        "a message that came before an answer is judged after it",
+        "a message that came before a reply is validated after it",
         [("relaax/rlx/connection.py", "            self._check_early_frames()\n", "            pass\n")],
         "tests/rlx/test_turns.py",
     ),
     planted(
-        "final-states-written-over",
-        "final states of a lost end are those of the environments by now",
+        "final-states-overwritten",
+        "final states of a lost end are overwritten by current observations",
         [("relaax/client/connection/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
         "tests/client/test_vector_client.py",
     ),
     planted(
         "lost-end-stays",
-        "an end that was lost is told once more after a reset",
+        "a lost end of an episode is reported again after a reset",
         [
             (
                 "relaax/client/connection/vector_client.py",
@@ -1942,8 +1964,8 @@ ERRORS = (
         "tests/client/test_vector_client.py",
     ),
     planted(
-        "interrupted-for-ever",
-        "after one interrupted episode returns are never the server's again",
+        "interrupted-forever",
+        "after one interrupted episode the client always computes returns itself",
         [
             (
                 "relaax/client/connection/client.py",
@@ -1955,7 +1977,7 @@ ERRORS = (
     ),
     planted(
         "first-session-id",
-        "the session id of the first welcome is said for ever",
+        "the session id of the first welcome is used after reconnecting",
         [
             (
                 "relaax/client/connection/session.py",
@@ -1967,7 +1989,7 @@ ERRORS = (
     ),
     planted(
         "rewards-without-bound",
-        "rewards have only to be finite",
+        "finite rewards of any size are accepted",
         [
             (
                 "relaax/rlx/checks.py",
@@ -1979,13 +2001,13 @@ ERRORS = (
     ),
     planted(
         "return-without-bound",
-        "a return that no mean can have is kept",
+        "a return that overflows the mean is kept",
         [("relaax/metrics/returns.py", "        if not is_return(episode_return):\n", "        if False:\n")],
         "tests/metrics/test_returns.py",
     ),
     planted(
         "sample-ends-pusher",
-        "a sample that cannot be merged ends who pushed it",
+        "a sample that cannot be merged ends the worker that pushed it",
         [
             (
                 MERGED_STATISTICS_PY,
@@ -1997,7 +2019,7 @@ ERRORS = (
     ),
     planted(
         "false-generations-spread",
-        "workers believe every shard's generation of the target network",
+        "workers accept the target-network generation of any shard",
         [
             (
                 "relaax/parameters/received.py",
@@ -2009,25 +2031,25 @@ ERRORS = (
     ),
     planted(
         "few-samples-judge",
-        "clients with few samples judge those with many, and earlier samples",
+        "clients with few samples decide which samples of others are outliers",
         [(MERGED_STATISTICS_PY, "return self.count >= PROVEN", "return False")],
         "tests/server/parameter_server/test_merged_statistics.py",
     ),
     planted(
         "unclipped-samples",
-        "samples of statistics have no bound",
+        "samples of statistics are not clipped",
         [("relaax/parameters/moments.py", "np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)", "values")],
         "tests/parameters/test_moments.py",
     ),
     planted(
         "poisoned-statistics-restored",
-        "statistics of no use are taken from a checkpoint",
+        "invalid statistics are restored from a checkpoint",
         [(MERGED_STATISTICS_PY, "        return moments.checked()\n", "        return moments\n")],
         SHARD,
     ),
     planted(
-        "indices-of-two",
-        "indices that were given back are given to two",
+        "indices-assigned-twice",
+        "returned actor indices are assigned to two workers",
         [
             (
                 "relaax/server/parameter_server/service/actors.py",
@@ -2039,7 +2061,7 @@ ERRORS = (
     ),
     planted(
         "killed-workers-count",
-        "workers whose connection has ended are counted on",
+        "workers with an ended connection still count",
         [
             (
                 "relaax/server/ports/local_server.py",
@@ -2051,7 +2073,7 @@ ERRORS = (
     ),
     planted(
         "indices-never-return",
-        "a session that has been away for long keeps its indices",
+        "a session that has been silent for long keeps its actor indices",
         [
             (
                 "relaax/server/parameter_server/service/actors.py",
@@ -2063,14 +2085,14 @@ ERRORS = (
     ),
     # Several machines.
     planted(
-        "places-ask-who-has-refused",
-        "a client goes back to a server that has just refused it, while others are left",
+        "places-retry-a-refusing-server",
+        "a client returns to a server that just refused it, although other servers are left",
         [(CLIENT_PLACES_PY, "[address for address in addresses if address not in self._refused]", "addresses")],
         CLIENT_PLACES,
     ),
     planted(
-        "places-stay-when-sent-away",
-        "a client comes back to the server that has sent it away",
+        "places-stay-after-a-redirect",
+        "a client returns to the server that sent it away",
         [
             (
                 CLIENT_PLACES_PY,
@@ -2082,73 +2104,73 @@ ERRORS = (
     ),
     planted(
         "moving-read-once",
-        "a server that moves is looked for at its first place",
+        "a server that moves is looked up only at its first address",
         [("relaax/transport/channel.py", "if seen != self._seen:", "if self._seen is None:")],
         "tests/parameters/test_moving.py",
     ),
     planted(
         "drain-in-no-time",
-        "connections of a server that ends are cut in the middle of their episodes",
+        "connections of a stopping server are closed in the middle of their episodes",
         [(LISTENER_PY, "self._is_uninterrupted() and time.monotonic() < until", "False")],
         "tests/server/rlx_server/test_end.py",
     ),
     planted(
         "full-server-skips-the-upgrade",
-        "a full server says in plain RLX to a WebSocket that it has no room",
+        "a full server answers a WebSocket client in plain RLX",
         [(LISTENER_PY, "state is PendingState.HELLO and not finished", "not finished")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
         "scaling-without-buffer",
-        "a server goes although the places that should be free are not",
+        "a server is removed although the free places are below the buffer",
         [(SCALING_PY, ">= last.workers + self._buffer", ">= last.workers")],
         SCALING,
     ),
     planted(
         "scaling-by-refusals-of-before",
-        "refusals of nobody knows when ask for a server",
+        "refusals of unknown age add a server",
         [(SCALING_PY, "if more > 0 and number in before:", "if more > 0:")],
         SCALING,
     ),
     planted(
         "scaling-does-not-wait",
-        "a server that starts has no places, so that another one is asked for",
+        "a starting server counts as no places, so another server is added",
         [(SCALING_PY, " + places * (present - len(answering))", "")],
         SCALING,
     ),
     planted(
-        "keeper-tells-the-log-again",
-        "each look at a process brings its whole log",
+        "keeper-repeats-the-log",
+        "each report about a process contains its whole log",
         [("relaax/cluster/keeper.py", "log.seek(log_end)", "log.seek(0)")],
         "tests/cluster/test_keeper.py",
     ),
     planted(
-        "failures-counted-for-ever",
-        "failures of a process count even if it has run for long in between",
+        "failures-counted-forever",
+        "failures of a process count even after a long run between them",
         [(PROCESS_PY, "self._failures = self._failures + 1 if failed else 0", "self._failures += failed")],
         "tests/cli/test_process.py",
     ),
     planted(
         "slow-failures-not-counted",
-        "a server that ends before it is ready is restarted for ever, if it takes long to end",
+        "a server that ends late but before it is ready is restarted forever",
         [(PROCESS_PY, "failed = quick or (self._server and not self.announced)", "failed = quick")],
         "tests/cli/test_process.py",
     ),
     planted(
         "late-because-of-another",
-        "the time to start runs while something that a process needs is not ready",
+        "the start timeout runs while a dependency is not ready",
         [(PROCESS_PY, "deadline = max(self._started_at, self._blocked_at)", "deadline = self._started_at")],
         "tests/cli/test_process.py",
     ),
     planted(
         "failed-because-of-another",
-        "a process that ends because something that it needs is not ready has failed",
+        "a process that ends because a dependency is not ready counts as failed",
         [(SUPERVISOR_PY, "if not (has_needs and has_leader):", "if not has_leader:")],
         SUPERVISOR,
     ),
     planted(
         "restarted-too-early",
-        "a process that ends because its server is away is restarted before the server is ready",
+        "a process that ended without its server is restarted before the server is ready",
         [(SUPERVISOR_PY, "elif process.announced or (has_needs and has_leader):", "elif role.vital:")],
         SUPERVISOR,
     ),
@@ -2168,18 +2190,18 @@ SOAK_ERRORS = (
         [(SHARD_PY, "            if outcome is None:\n", "            if True:\n")],
     ),
     planted(
-        "ledger-forgotten",
-        "a shard that returns to a checkpoint has forgotten which pushes it holds",
+        "ledger-not-rolled-back",
+        "a shard that rolls back to a checkpoint loses its ledger of pushes",
         [(SHARD_PY, "self._ledger.restore(snapshot.ledger)", "self._ledger.restore({})")],
     ),
     planted(
         "cut-torn",
-        "a shard writes what it has when it writes, not what it had at the moment of the cut",
+        "a shard writes its current state instead of the state at the cut",
         [(FOLLOWER_PY, "state = kept[1]", "state = self._core.state() or kept[1]")],
     ),
     planted(
         "cut-not-held",
-        "updates go on while the shards take their snapshots",
+        "updates continue while the shards take their snapshots",
         [(GATE_PY, "while update and not self.closed and (left", "while False and (left")],
     ),
     planted(
@@ -2208,7 +2230,7 @@ SOAK_ERRORS = (
         ],
     ),
 )
-"""What `tests/adversity/soak_planted.py` plants: it takes the soak's own faults to notice them."""
+"""Errors of `tests/adversity/soak_planted.py`: only the faults of the soak reveal them."""
 
 
 def copy_tree(target: Path) -> Path:
@@ -2222,7 +2244,7 @@ def copy_tree(target: Path) -> Path:
 
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> tuple[int, str]:
-    """Return pytest's exit code and output, on the tree's own code, in its own processes too."""
+    """Return pytest's exit code and output. All processes use the code of `tree`."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
@@ -2230,20 +2252,20 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> tuple[int, str
 
 
 def plant(error: Planted, tree: Path) -> None:
-    """Make the error in a copy of the tree."""
+    """Apply the edits of an error to a copy of the tree."""
     for edit in error.edits:
         path = tree / edit.file
         path.write_text(edit.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def try_error(error: Planted, folder: Path) -> tuple[str, str, float]:
-    """The verdict, what noticed, and the seconds that it took."""
+    """Return the verdict, the failed test or another detail, and the seconds."""
     started = time.monotonic()
     tree = copy_tree(folder / error.name)
     try:
         plant(error, tree)
         code, output = run_tests(tree, error.tests)
-        if code in (0, NO_TESTS):  # not by the fast tests
+        if code in (0, NO_TESTS):  # the fast tests did not catch it
             code, output = run_tests(tree, error.tests, "-m", "slow")
     finally:
         shutil.rmtree(tree)
@@ -2257,7 +2279,7 @@ def try_error(error: Planted, folder: Path) -> tuple[str, str, float]:
 
 
 def obstacle(error: Planted) -> str:
-    """Why the error cannot be planted; empty if it can."""
+    """Return why the error cannot be planted, or an empty text."""
     texts: dict[str, str] = {}
     try:
         for edit in error.edits:
@@ -2270,8 +2292,8 @@ def obstacle(error: Planted) -> str:
     return f"no such test: {', '.join(missing)}" if missing else ""
 
 
-def those_that_can(errors: Sequence[Planted]) -> list[Planted]:
-    """The errors that can be planted; says of the others why not."""
+def select_possible(errors: Sequence[Planted]) -> list[Planted]:
+    """Return the errors that can be planted, and print a warning for each other one."""
     obstacles = {error.name: obstacle(error) for error in errors}
     for name, problem in obstacles.items():
         if problem:
@@ -2283,13 +2305,15 @@ def those_that_can(errors: Sequence[Planted]) -> list[Planted]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="plant these only")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="plant only these errors")
     parser.add_argument("--list", action="store_true", help="list the errors")
-    parser.add_argument("--check", action="store_true", help="say which errors can be planted, and run no test")
+    parser.add_argument("--check", action="store_true", help="check that the errors can be planted, and run no test")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count(), help="errors tried beside each other (%(default)s)"
+        "--processes", type=int, default=os.cpu_count(), help="number of errors tried in parallel (%(default)s)"
     )
-    parser.add_argument("--without-baseline", action="store_true", help="do not check that the tests pass as they are")
+    parser.add_argument(
+        "--without-baseline", action="store_true", help="do not check that the tests pass without an error"
+    )
     arguments = parser.parse_args()
     if len({error.name for error in ERRORS + SOAK_ERRORS}) != len(ERRORS + SOAK_ERRORS):
         parser.error("two errors have one name")
@@ -2300,7 +2324,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(f"{error.name:{width}}  {error.what}" for error in chosen))
         return 0
-    chosen = those_that_can(chosen)
+    chosen = select_possible(chosen)
     if arguments.check:
         return 0
     with tempfile.TemporaryDirectory() as name:

@@ -53,13 +53,13 @@ LEARNING_ERRORS = (
     ),
     planted(
         "learner-without-statistics",
-        "a learner normalizes observations by no statistics",
+        "a learner normalizes observations without statistics",
         [(LEARNER_PY, "        self._normalization.set_statistics(pulled)\n", "")],
         LEARNER,
     ),
     planted(
         "agent-without-statistics",
-        "an agent normalizes observations by no statistics of the parameter server",
+        "an agent normalizes observations without the statistics of the parameter server",
         [("relaax/algorithm_base/inputs.py", "        self.normalization.set_statistics(pulled)\n", "")],
         AGENT,
     ),
@@ -96,7 +96,7 @@ LEARNING_ERRORS = (
     ),
     planted(
         "actor-never-pulls",
-        "an agent beside learners never uses the parameters that it pulls",
+        "an agent with separate learners never uses the parameters that it pulls",
         [
             (
                 REPLAY_AGENT_PY,
@@ -119,7 +119,7 @@ LEARNING_ERRORS = (
         CLIENT,
     ),
     planted(
-        "filtered-and-forgotten-later",
+        "filtered-and-not-reported-later",
         "a gradient that a filter withholds is not reported by `push_later`",
         [
             (
@@ -153,31 +153,31 @@ SERVER_ERRORS = (
     ),
     planted(
         "max-connections-plus-one",
-        "a client may have one connection more",
+        "a client may have one connection too many",
         [(CLAIMS_PY, "and len(own) >= client.max_connections", "and len(own) > client.max_connections")],
         CLAIMS,
     ),
     planted(
         "quotas-over-all-clients",
-        "connections and environments of all clients count against the quota of each",
+        "connections and environments of all clients count for the quota of each",
         [(CLAIMS_PY, "if other.client == claim.client]", "]")],
         CLAIMS,
     ),
     planted(
         "replaced-token-granted",
-        "a claim with a token that was just replaced is granted",
+        "a claim with a token that was just replaced is accepted",
         [(CLAIMS_PY, "client is None or client.digest != claim.digest)", "client is None)")],
         CLAIMS,
     ),
     planted(
         "replaced-token-stays",
-        "connections that came with a token that was replaced stay",
+        "connections with a replaced token are kept",
         [(CLAIMS_PY, "or known[each.client].digest != each.digest", "")],
         CLAIMS,
     ),
     planted(
         "changed-quota-for-new-connections",
-        "a quota that changes applies after the last connection of its client has ended",
+        "a changed quota applies only after the client's last connection has ended",
         [(CLAIMS_PY, "            self._bucket_of(known[name])\n", "            pass\n")],
         CLAIMS,
     ),
@@ -189,19 +189,19 @@ SERVER_ERRORS = (
     ),
     planted(
         "rows-are-lost",
-        "the row of a worker that has ended is not used again",
+        "the row of an ended worker is not reused",
         [(CLAIMS_PY, "        self._free.append(connection.row)\n", "")],
         CLAIMS,
     ),
     planted(
         "row-of-another-worker",
-        "the meter of a new worker begins with the figures of the last one",
+        "the meter of a new worker starts with the values of the previous one",
         [(CLAIMS_PY, "        self.meters.clear(row)\n", "")],
         CLAIMS,
     ),
     planted(
         "totals-of-open-connections",
-        "totals forget connections that have ended",
+        "totals omit ended connections",
         [(CLAIMS_PY, "_add(self._totals_of(connection.client), self.meters.read(connection.row))", "pass")],
         CLAIMS,
     ),
@@ -219,7 +219,7 @@ SERVER_ERRORS = (
     ),
     planted(
         "throttled-time-as-demand",
-        "the demand of a throttled client is measured over the time that it waits",
+        "the demand of a throttled client includes the time of its waits",
         [(CLAIMS_PY, "busy = max(seconds - sum(waited), seconds / 1000)", "busy = seconds")],
         CLAIMS,
     ),
@@ -243,37 +243,37 @@ SERVER_ERRORS = (
     ),
     planted(
         "part-of-any-size",
-        "a part is read whatever its size",
+        "a part of any size is read",
         [(COPYING_PY, 'check_size(store.size(description["key"]), description)', "pass")],
         COPYING,
     ),
     planted(
-        "one-life-of-a-table",
-        "a kept table remembers its last life only, so that writers of earlier ones insert twice",
+        "one-incarnation-of-a-table",
+        "a restored table keeps only its last incarnation, so writers of earlier ones insert twice",
         [(TABLE_CHECKPOINTS_PY, "table.incarnation][-MAX_INCARNATIONS:]", "table.incarnation][-1:]")],
         RESTORED_TABLES,
     ),
     planted(
-        "all-lives-of-a-table",
-        "the lives of a kept table grow with every restart",
+        "all-incarnations-of-a-table",
+        "the incarnations of a restored table grow with every restart",
         [(TABLE_CHECKPOINTS_PY, "table.incarnation][-MAX_INCARNATIONS:]", "table.incarnation]")],
         RESTORED_TABLES,
     ),
     planted(
         "min-size-of-each-shard",
-        "each replay shard waits for the items that all should have together",
+        "each replay shard waits for the min_size of all shards together",
         [(DECLARATION_PY, "min_size = math.ceil(self.min_size / shards)", "min_size = self.min_size")],
         DECLARATION,
     ),
     planted(
         "error-buffer-of-each-shard",
-        "each replay shard has the error buffer of all",
+        "each replay shard has the error buffer of all shards",
         [(DECLARATION_PY, "buffer = max(buffer / shards, least)", "pass")],
         DECLARATION,
     ),
     planted(
         "frames-of-each-shard",
-        "each replay shard has room for the frames of all",
+        "each replay shard has the frame capacity of all shards",
         [(DECLARATION_PY, "math.ceil(slots / shards)", "slots")],
         DECLARATION,
     ),
@@ -284,20 +284,20 @@ SERVER_ERRORS = (
         DECLARATION,
     ),
     planted(
-        "refused-insert-is-booked",
-        "an insert that is refused counts for the limiter",
+        "refused-insert-is-counted",
+        "a refused insert counts for the limiter",
         [(SERVED_TABLE_PY, "self.limiter.undo_insert(insert.count)", "pass")],
         SERVED_TABLE,
     ),
     planted(
-        "failed-sample-is-booked",
+        "failed-sample-is-counted",
         "a sample of an empty table counts for the limiter",
         [(SERVED_TABLE_PY, "                self.limiter.undo_sample(count)\n", "")],
         SERVED_TABLE,
     ),
     planted(
         "silent-too-soon",
-        "a writer is forgotten however lately it has inserted",
+        "a writer is removed regardless of its last insert",
         [(SERVED_TABLE_PY, "if not name or self._clock() - heard < seconds:", "if not name:")],
         SERVED_TABLE,
     ),
@@ -309,13 +309,13 @@ SERVER_ERRORS = (
     ),
     planted(
         "restored-balance-without-bounds",
-        "a restored balance beyond the bounds of the limiter holds one side for long",
+        "a restored balance beyond the limiter's bounds blocks one side for long",
         [(LIMITER_PY, "if self._ratio is not None and self.has_min_size:", "if False:")],
         LIMITER,
     ),
     planted(
-        "restore-wakes-nobody",
-        "samplers wait on although the restored table has enough items",
+        "restore-wakes-no-sampler",
+        "samplers keep waiting although the restored table has enough items",
         [
             (
                 LIMITER_PY,
@@ -326,8 +326,8 @@ SERVER_ERRORS = (
         LIMITER,
     ),
     planted(
-        "timeout-wakes-nobody",
-        "a call waits on behind one that has given up",
+        "timeout-wakes-no-call",
+        "a call keeps waiting behind one that timed out",
         [(LIMITER_PY, "queue.remove(turn)\n            self._changed.notify_all()", "queue.remove(turn)")],
         LIMITER,
     ),
@@ -336,19 +336,19 @@ SERVER_ERRORS = (
 RUN_ERRORS = (
     planted(
         "slow-failures-count",
-        "a process that ends is given up however long it has run",
+        "a process that ends is given up regardless of its run time",
         [(PROCESS_PY, "self._failures + 1 if failed else 0", "self._failures + 1")],
         PROCESS,
     ),
     planted(
         "whole-time-again",
-        "an interrupted training of a suite has its whole time again",
+        "an interrupted training of a suite gets its full time again",
         [(JOBS_PY, "plan.max_seconds - seconds", "plan.max_seconds")],
         JOBS,
     ),
     planted(
-        "killed-suite-forgets",
-        "the time of a suite that was killed does not count",
+        "killed-suite-loses-its-time",
+        "the run time of a killed suite does not count",
         [
             (
                 JOBS_PY,
@@ -360,7 +360,7 @@ RUN_ERRORS = (
     ),
     planted(
         "override-of-the-environment",
-        "the overrides of a suite come after the name of the environment",
+        "the overrides of a suite follow the name of the environment",
         [
             (
                 JOBS_PY,
@@ -372,7 +372,7 @@ RUN_ERRORS = (
     ),
     planted(
         "failed-job-ends-the-suite",
-        "a job that fails stops the others",
+        "a failed job stops the others",
         [(JOBS_PY, 'failures.append(f"{name}: {failure}")', "raise")],
         JOBS,
     ),
@@ -389,14 +389,14 @@ RUN_ERRORS = (
         WORLDS,
     ),
     planted(
-        "all-worlds-begin-anew",
+        "all-worlds-are-reset",
         "a reset of some worlds resets all",
         [(WORLDS_PY, 'if options is None or options["reset_mask"][i]:', "if True:")],
         WORLDS,
     ),
     planted(
         "longest-wait-of-several-servers",
-        "the server that asks for the longest wait decides",
+        "the server that requests the longest wait decides",
         [(BACKOFF_PY, "else min(self._asked, reason.retry_after)", "else max(self._asked, reason.retry_after)")],
         BACKOFF,
     ),
@@ -408,7 +408,7 @@ RUN_ERRORS = (
     ),
     planted(
         "waits-of-earlier-rounds",
-        "what a server asked for in an earlier round still counts",
+        "the wait requested by a server in an earlier round still counts",
         [(BACKOFF_PY, "self._asked = asked if elsewhere else None", "self._asked = asked")],
         BACKOFF,
     ),
@@ -420,7 +420,7 @@ RUN_ERRORS = (
     ),
     planted(
         "gives-up-before-the-others",
-        "a client gives up at a server that asks for too long a wait, although others are left",
+        "a client gives up at a server that requests a long wait, although other servers are left",
         [(BACKOFF_PY, "(asked > left and not elsewhere)", "asked > left")],
         BACKOFF,
     ),
@@ -441,7 +441,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-without-rlx-servers",
-        "the memory of RLX servers is left out",
+        "the memory of RLX servers is omitted",
         [(FORECAST_PY, "servers * RLX_SERVER_MB", "0.0")],
         FIGURES,
     ),
@@ -477,7 +477,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-actors-push-gradients",
-        "actors beside learners are charged for gradients",
+        "actors with separate learners are charged for gradients",
         [(DEMAND_PY, "learners, exchange_factor = updates, SHARE_WITHOUT_GRADIENT", "learners = updates")],
         FIGURES,
     ),
@@ -495,7 +495,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-connections-of-one-environment",
-        "a parameter server's bound of connections is one of environments",
+        "the connection limit of a parameter server counts environments",
         [(FORECAST_PY, "MOST_CONNECTIONS * workload.per_connection", "MOST_CONNECTIONS")],
         FIGURES,
     ),
@@ -507,19 +507,19 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-one-machine-of-any-memory",
-        "one machine is enough whatever its memory",
+        "one machine is enough regardless of its memory",
         [(FORECAST_PY, "and memory <= FULL_MEMORY * size.gigabytes", "")],
         FIGURES,
     ),
     planted(
         "plan-clients-without-traffic",
-        "the network of machines with environment programs is not looked at",
+        "the network of machines with environment programs is ignored",
         [(FORECAST_PY, "memory * costs.client_mb, messages * half, size)", "memory * costs.client_mb, 0.0, size)")],
         FIGURES,
     ),
     planted(
         "plan-workers-without-traffic",
-        "the network of machines with workers is not looked at",
+        "the network of machines with workers is ignored",
         [
             (
                 FORECAST_PY,
@@ -531,7 +531,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-one-learner",
-        "all learners together do as much as one",
+        "all learners together have the throughput of one",
         [(FORECAST_PY, "workload.learners * 1e6 / load.learner", "1e6 / load.learner")],
         FIGURES,
     ),
@@ -555,7 +555,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-shard-without-slots",
-        "a shard's memory is without the optimizer's slots",
+        "a shard's memory omits the optimizer's slots",
         [(MEMORY_PY, "2 * (1 + workload.slots) + workload.target", "2 + workload.target")],
         FIGURES,
     ),
@@ -567,7 +567,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-warm-workers",
-        "cold caches do not make a worker's exchange dearer",
+        "cold caches do not increase the cost of a worker's exchange",
         [(DEMAND_PY, "exchange_worker=warmth[at_worker]", "exchange_worker=1.0")],
         FIGURES,
     ),
@@ -582,7 +582,7 @@ PLANNING_ERRORS = (
 CLUSTER_ERRORS = (
     planted(
         "lost-machine-is-a-quick-failure",
-        "a machine that is lost again and again ends the training",
+        "a machine that is lost repeatedly ends the training",
         [
             (
                 REMOTE_PROCESS_PY,
@@ -593,20 +593,20 @@ CLUSTER_ERRORS = (
         REMOTE_PROCESS,
     ),
     planted(
-        "log-comes-twice",
+        "log-is-repeated",
         "the log of a process is written again from its start",
         [(REMOTE_PROCESS_PY, "        self._log_end = snapshot.log_end\n", "")],
         REMOTE_PROCESS,
     ),
     planted(
-        "metrics-come-twice",
+        "metrics-are-copied-twice",
         "metrics are copied from the start of their files each time",
         [(REMOTE_PROCESS_PY, "self._ends[name] = begin + len(piece)", "self._ends[name] = 0")],
         REMOTE_PROCESS,
     ),
     planted(
         "unavailable-is-lost",
-        "a machine that does not answer for a moment is lost",
+        "a machine that is unavailable for a moment counts as lost",
         [
             (
                 REMOTE_PROCESS_PY,
@@ -617,14 +617,14 @@ CLUSTER_ERRORS = (
         REMOTE_PROCESS,
     ),
     planted(
-        "address-of-before",
-        "a process that is restarted keeps its old address until it announces another one",
+        "stale-address",
+        "a restarted process keeps its old address until it announces another one",
         [(REMOTE_PROCESS_PY, 'self.address, self.failed = None, ""', 'self.failed = ""')],
         REMOTE_PROCESS,
     ),
     planted(
-        "queued-for-ever",
-        "a process that is not needed any more still waits for a place",
+        "queued-forever",
+        "a process that is no longer needed still waits for a place",
         [
             (
                 REMOTE_PROCESS_PY,
@@ -636,19 +636,19 @@ CLUSTER_ERRORS = (
     ),
     planted(
         "shards-without-the-first",
-        "no parameter shard is listed until all have started, which wait for the first",
+        "no parameter shard is listed until all have started, although they wait for the first",
         [(MACHINES_PY, "places = places[:1]  # the first", "pass  # the first")],
         MACHINES,
     ),
     planted(
-        "away-is-unlisted",
-        "a shard that is away for a moment is taken off the list",
+        "unavailable-is-unlisted",
+        "a shard that is unavailable for a moment is removed from the list",
         [(MACHINES_PY, "if len(before) == len(places):", "if False:")],
         MACHINES,
     ),
     planted(
-        "book-that-stays",
-        "processes that run are not told of changed addresses",
+        "addresses-not-updated",
+        "changed addresses are not sent to running processes",
         [(MACHINES_PY, "                process.put(now)\n", "                pass\n")],
         MACHINES,
     ),
@@ -671,14 +671,14 @@ CLUSTER_ERRORS = (
         MACHINES,
     ),
     planted(
-        "all-clients-make-room",
-        "every look at a waiting shard ends another environment program",
+        "all-clients-are-evicted",
+        "every check of a waiting shard ends another environment program",
         [(MACHINES_PY, "            self._freed_at = time.monotonic() + FREE_RESOURCES_SECONDS\n", "")],
         MACHINES,
     ),
     planted(
         "requests-ignored",
-        "numbers that somebody asks for are ignored",
+        "requested numbers of processes are ignored",
         [
             (
                 MACHINES_PY,
