@@ -37,7 +37,7 @@ def test_duplicate_and_unknown_items_are_reported(tmp_path: Path) -> None:
     while len(items_doubled(tmp_path)) < 2:
         draw(items)
     errors = "; ".join(items_doubled(tmp_path))
-    assert "item 0x1 is in (" in errors and "item 0x2 was drawn, and nobody has sent it" in errors
+    assert "item 0x1 is in (" in errors and "item 0x2 was sampled, but was never sent" in errors
 
 
 def draw(items: NumberedItems) -> None:

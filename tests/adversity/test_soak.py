@@ -119,11 +119,13 @@ def test_inconsistent_cut_of_two_workers_is_a_violation() -> None:
         first.pushes[9] = dataclasses.replace(first.pushes[9], sent=sent)
         others[0].pushes[3] = dataclasses.replace(others[0].pushes[3], answered=answered)
         lives = [life(first), Life(1, [others[0]], [], False)]
-        return [line for line in audit(lives, [checkpoint], 2, ended=False).violations if "is no cut" in line]
+        return [
+            line for line in audit(lives, [checkpoint], 2, ended=False).violations if "is not a consistent cut" in line
+        ]
 
     assert sentences(sent=90, answered=91) == []
     (sentence,) = sentences(sent=5090, answered=90)
-    assert "holds push 9 of worker 0" in sentence and "5.0 ms after push 3 of worker 1" in sentence
+    assert "holds push 9 of worker 0" in sentence and "5.0 ms after the answer to push 3 of worker 1" in sentence
 
 
 def test_account_during_training_skips_final_checks() -> None:
@@ -193,16 +195,19 @@ def test_required_promises_depend_on_the_plan() -> None:
 @pytest.mark.parametrize(
     ("checkpoints", "sentence"),
     [
-        ([saved(1, FIRST, (10, 11), (10, 10))], r"shard 1: worker 0 has 11, and \[10\]"),
-        ([saved(1, FIRST, (10, 9), (10, 10))], r"shard 1: worker 0 has 9, and \[10\]"),
+        ([saved(1, FIRST, (10, 11), (10, 10))], r"shard 1: the counter of worker 0 is 11, not in \[10\]"),
+        ([saved(1, FIRST, (10, 9), (10, 10))], r"shard 1: the counter of worker 0 is 9, not in \[10\]"),
         ([saved(1, FIRST, (10, 9), (10, 9))], "acknowledged updates are lost"),
         ([saved(1, FIRST, (10, 10), (10, 10), total=9)], "the total is 9"),
         ([saved(1, FIRST, (10, 10), (10, 10), version=11)], "the version is 11"),
-        ([saved(1, 999, (1, 1), (1, 1)), saved(2, FIRST, (10, 10), (10, 10))], "found its counters at"),
-        ([saved(1, FIRST, (10, 10), (10, 10), counts=np.array([10, 1]), total=11, version=11)], "worker 1 has 1"),
+        ([saved(1, 999, (1, 1), (1, 1)), saved(2, FIRST, (10, 10), (10, 10))], "started incarnation .* with counters"),
+        (
+            [saved(1, FIRST, (10, 10), (10, 10), counts=np.array([10, 1]), total=11, version=11)],
+            "the counter of worker 1 is 1",
+        ),
         ([saved(1, FIRST, (10, 8), (10, 8))], "hold pushes"),
-        ([saved(1, FIRST, (10, 10), (10, 10), 220)], "at global step 220, and its pushes make 200"),
-        ([saved(1, FIRST, (10, 10), (10, 10), samples=220)], "at global step 200, and its statistic has 220 samples"),
+        ([saved(1, FIRST, (10, 10), (10, 10), 220)], "at global step 220, but its pushes have 200 steps"),
+        ([saved(1, FIRST, (10, 10), (10, 10), samples=220)], "at global step 200, but its statistic has 220 samples"),
     ],
     ids=[
         "doubled",
@@ -352,7 +357,7 @@ def test_table_shows_several_runs() -> None:
     )
     lines = table(grpc, auto).splitlines()
     assert lines[0] == "|  | grpc, seed 7 | auto, seed 7 |"
-    assert "| pushes refused because they were rolled back, and told again | 3 | 3 |" in lines
+    assert "| pushes refused because they were rolled back, and sent again | 3 | 3 |" in lines
     cuts = next(line for line in lines if line.startswith("| checkpoints between the parts of a push"))
     assert cuts.endswith(" | 0 (not required) | 0 (not required) |")
     assert "| 1 | auto, seed 7 | 10 | 0 | 0 | 10 |" in lines

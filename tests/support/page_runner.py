@@ -52,7 +52,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class PageRunner:
-    """A runner of pages in a folder. Its `python` and `relaax` are those of the virtual environment `environment`."""
+    """A runner of pages in a folder. It uses the `python` and `relaax` of the virtual environment `environment`."""
 
     def __init__(self, folder: Path, environment: Path, processes: Processes, limit: int | None) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """Pages of docs/: their links and headings, and the blocks of code in them.
 
-A file's name stands above its block, where readers see it: **`single.py`**. Other names are for tests, and follow
-the language: ```sh train. Blocks of one name make one text. The reason why no test runs a block follows ```sh needs.
+The name of a file stands above its block: **`single.py`**. A name for tests follows the language: ```sh train. Blocks
+with the same name form one text. If tests do not run a block, the reason follows ```sh needs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def study(name: str) -> Path:
 
 
 def block(page: Path, name: str) -> str:
-    """The blocks of a page that have this name, one below the other."""
+    """Return the joined text of a page's blocks with this name."""
     return "".join(parts(page, name))
 
 
 def parts(page: Path, name: str) -> list[str]:
-    """The texts of a page's blocks that have this name."""
+    """Return the texts of a page's blocks with this name."""
     found = [made.text for made in blocks(page) if name in (made.file, made.name)]
     assert found, f"{page.name} has no block named {name}"
     return found
@@ -51,17 +51,17 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, from top to bottom."""
+    """Return the fenced blocks of a page, from top to bottom."""
     return [Block(*found) for found in _BLOCK.findall(page.read_text("utf-8"))]
 
 
 def files(page: Path) -> dict[str, str]:
-    """The files that a page shows, by their names."""
+    """Return the files that a page contains, by name."""
     return {made.file: block(page, made.file) for made in blocks(page) if made.file}
 
 
 def all_pages() -> list[Path]:
-    """Every Markdown file of the project, also where there is no git."""
+    """Return every Markdown file of the project. This does not need git."""
     found = [*ROOT.glob("*.md")]
     for folder in FOLDERS:
         found += (ROOT / folder).rglob("*.md")
@@ -69,13 +69,13 @@ def all_pages() -> list[Path]:
 
 
 def links(page: Path) -> list[str]:
-    """Where a page's links and pictures lead, code left out."""
+    """Return the targets of a page's links and pictures, except those in code."""
     text = _CODE.sub("", _FENCE.sub("", page.read_text("utf-8")))
     return [*_LINK.findall(text), *_SOURCE.findall(text)]
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may name behind `#`: the headings, as code hosts turn them into names."""
+    """Return the fragments that a link may name after `#`: the anchors that code hosts generate from headings."""
     text = _FENCE.sub("", page.read_text("utf-8"))
     names: set[str] = set()
     for heading in _HEADING.findall(text):
@@ -90,7 +90,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """The links of a page that lead nowhere, each with the reason."""
+    """Return the broken links of a page, each with the reason."""
     wrong = []
     for link in links(page):
         parts = urlsplit(link)
@@ -98,7 +98,7 @@ def broken_links(page: Path) -> list[str]:
             continue
         target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
         if not target.exists():
-            wrong.append(f"{link}: there is no {parts.path}")
+            wrong.append(f"{link}: {parts.path} does not exist")
         elif parts.fragment and target.suffix == ".md" and unquote(parts.fragment) not in anchors(target):
             wrong.append(f"{link}: {target.name} has no heading {parts.fragment}")
     return wrong

@@ -1,4 +1,4 @@
-"""The real `relaax-parameter-server`, and workers that fit it."""
+"""Processes of `relaax-parameter-server`, and registrations of workers that fit their configuration."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ algorithm:
 
 
 def write_configuration(folder: Path, name: str = "experiment.yaml") -> Path:
-    """A small experiment that trains for 1000 steps."""
+    """Write the configuration of a small experiment of 1000 steps."""
     path = folder / name
     path.write_text(CONFIGURATION.format(folder=folder))
     return path
 
 
 def worker(path: Path, overrides: tuple[str, ...] = ()) -> Registration:
-    """What a worker of this configuration says, whose environment has four numbers and two actions."""
+    """Return the registration of a worker with this configuration: a Box of 4 numbers and 2 actions."""
     configuration = load_configuration(path, overrides)
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     config = algorithm.configure(configuration.algorithm)
@@ -43,12 +43,12 @@ def worker(path: Path, overrides: tuple[str, ...] = ()) -> Registration:
 
 
 def start(processes: Processes, path: Path, *arguments: str) -> tuple[Running, str]:
-    """Start it, wait until it listens; the process and its address."""
+    """Start the server, wait until it listens, and return the process and its address."""
     return processes.start_server("relaax-parameter-server", "--config", path, *arguments)
 
 
 def trained(bridge: ParameterClient, pushes: int, seed: int = 0, env_steps: int = 10) -> npt.NDArray[np.float32]:
-    """Push seeded gradients; the parameters after the last one."""
+    """Push seeded gradients, and return the parameters after the last one."""
     random = np.random.default_rng(seed)
     parameters = bridge.pull().parameters
     for _ in range(pushes):

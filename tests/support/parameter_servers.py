@@ -1,4 +1,4 @@
-"""Parameter servers in this process, with a model small enough to follow by hand."""
+"""Parameter servers in this process, with a model small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZE = 8
 
 
 class Descent(OptimizerSpec):
-    """Plain gradient descent, θ ← θ − η·Δθ: sums of small integers come out exact."""
+    """Plain gradient descent, θ ← θ − η·Δθ, which is exact for small integers."""
 
     def create(self, size: int) -> Optimizer[Vector]:
         return _LiveDescent(size)
@@ -50,7 +50,7 @@ class _LiveDescent(Optimizer[Vector]):
 
 
 def fingerprint(algorithm: str = "descent", size: int = SIZE, gamma: float = 0.99) -> str:
-    """What a worker of these tests says about itself."""
+    """Return the fingerprint of a worker of these tests."""
     return json.dumps(
         {
             "algorithm": algorithm,
@@ -63,7 +63,7 @@ def fingerprint(algorithm: str = "descent", size: int = SIZE, gamma: float = 0.9
 
 @dataclass(frozen=True)
 class Models:
-    """A model factory: zeros, as many as the observation space says."""
+    """A model factory. The parameters are zeros; the observation space gives their number."""
 
     optimizer: OptimizerSpec = Descent()  # noqa: RUF009 - it is a value
     learning_rate: float = 1.0
@@ -87,7 +87,7 @@ class Models:
 
 
 class Running:
-    """A parameter server on a free port, its main loop in a thread."""
+    """A parameter server on a free port, with its main loop in a thread."""
 
     def __init__(
         self, models: Models, directory: Path | None, address: str, interval: float, status_bind: str | None
@@ -127,7 +127,7 @@ class Running:
         self._thread.start()
 
     def stop(self, reason: Reason = Reason.TERMINATED) -> None:
-        """As a signal would."""
+        """Request the end, as a signal does, and wait for it."""
         self._ends.put(reason)
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -136,7 +136,7 @@ class Running:
         self._ends.close()
 
     def join(self) -> tuple[Reason, bool] | None:
-        """Wait until it ends by itself."""
+        """Wait until the server ends by itself."""
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.ended
@@ -168,7 +168,7 @@ def running(
     interval: float = 1000.0,
     status_bind: str | None = None,
 ) -> Iterator[Running]:
-    """A started server; it has ended when the block has."""
+    """Start a server, and end it at the end of the block."""
     server = Running(models or Models(), directory, address, interval, status_bind)
     server.start()
     try:
@@ -181,7 +181,7 @@ def running(
 
 @contextmanager
 def parameter_client(address: str | Sequence[str], **options: Any) -> Iterator[ParameterClient]:
-    """A client of these parameter servers; it is closed when the block ends."""
+    """Open a client of these parameter servers, and close it at the end of the block."""
     client = ParameterClient(address, **options)
     try:
         yield client
@@ -190,12 +190,12 @@ def parameter_client(address: str | Sequence[str], **options: Any) -> Iterator[P
 
 
 def registration(**changes: Any) -> Registration:
-    """A worker of one environment."""
+    """Return the registration of a worker with one environment."""
     return Registration(**{"fingerprint": fingerprint(), **changes})
 
 
 def gradient(*values: float) -> npt.NDArray[np.float32]:
-    """These values, then zeros."""
+    """Return a gradient of these values, padded with zeros."""
     vector = np.zeros(SIZE, np.float32)
     vector[: len(values)] = values
     return vector

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """In `file`, `old`, which must stand there exactly once, becomes `new`."""
+    """A replacement of `old`, which must occur exactly once in `file`, by `new`."""
 
     file: str
     old: str
@@ -23,7 +23,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Planted:
-    """An error, and tests of which at least one must fail."""
+    """A planted error, and tests of which at least one must fail."""
 
     name: str
     what: str

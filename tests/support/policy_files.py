@@ -1,4 +1,4 @@
-"""Files of policies whose parameters were drawn at random."""
+"""Policy files with random parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relaax.policy.file import policy_of
 def write(
     folder: Path, algorithm: Algorithm, observation: Space, action: Space, **keys: Any
 ) -> tuple[Path, AgentBase, FakeParameters]:
-    """A file with parameters drawn at random, and the agent of 3 environments that uses the same."""
+    """Write a policy file with random parameters, and make an agent of 3 environments with the same parameters."""
     config = algorithm.configure({"path": str(algorithm.source), **keys})
     declared = algorithm.ParameterServer(config, observation, action)
     rng = np.random.default_rng(7)

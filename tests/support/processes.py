@@ -1,4 +1,4 @@
-"""Real processes in tests: started, waited for by what they say, and ended in every case."""
+"""Real processes in tests: started, awaited by their output, and always ended."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0, interval: float = 0.01) -> T:
-    """Call `condition` until it answers something true, and return that.
+    """Call `condition` until it returns a true value, and return that value.
 
-    For what gives no signal of its own. `what` completes the sentence "not within 30 s: ...", in an AssertionError.
+    Use it for conditions without an event to wait for. After `timeout` seconds an AssertionError is raised: `what`
+    completes its sentence "not within 30 s: ...".
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -37,16 +38,16 @@ def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0, int
 
 
 def project_command(name: str) -> str:
-    """The path of one of the project's commands, in the environment that the tests run in."""
+    """Return the path of a command of the project in the virtual environment of the tests."""
     path = Path(sys.executable).with_name(name)
-    assert path.is_file(), f"{path} is not there: run `make setup`"
+    assert path.is_file(), f"{path} does not exist: run `make setup`"
     return str(path)
 
 
 class Running:
-    """A process in a session of its own, so that its children can be found and ended with it.
+    """A process in its own session, so that its children can be found and ended with it.
 
-    Standard output is read line by line as it comes, standard error goes to a file; both stay readable after the end.
+    Standard output is read line by line. Standard error goes to a file. Both stay readable after the end.
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class Running:
 
     @property
     def returncode(self) -> int | None:
-        """As subprocess has it: None while it runs, minus the signal's number where a signal ended it."""
+        """Exit code as in subprocess: None while the process runs, and minus the signal's number after a signal."""
         return self.process.poll()
 
     @property
     def lines(self) -> list[str]:
-        """What it has printed so far."""
+        """Lines that the process has printed so far."""
         with self._news:
             return list(self._lines)
 
@@ -99,7 +100,7 @@ class Running:
         return self.stderr_path.read_text(errors="replace")
 
     def wait_for_line(self, text: str, timeout: float = 60.0) -> str:
-        """Return the first line of standard output that contains `text`, past or to come."""
+        """Return the first line of standard output that contains `text`. Wait until it is printed."""
         deadline = time.monotonic() + timeout
         seen = 0
         with self._news:
@@ -119,12 +120,12 @@ class Running:
         return self.wait_for_line(" listening on ", timeout).rsplit(" ", 1)[-1]
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Wait for the process to end by itself and return its exit code. `lines` has all that it printed then."""
+        """Wait for the process to end by itself and return its exit code. `lines` is then complete."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout:g} s\n{self.report()}") from None
-        self._reader.join(5)  # bounded: a child that lives on may hold the same output open
+        self._reader.join(5)  # bounded: a child that still runs may hold the same output open
         return code
 
     def send_signal(self, number: int) -> None:
@@ -132,7 +133,7 @@ class Running:
         self.process.send_signal(number)
 
     def interrupt_group(self) -> None:
-        """What Ctrl-C in a terminal does: SIGINT to the process and to its children at once."""
+        """Send SIGINT to the process and its children at once, as Ctrl-C in a terminal does."""
         self.signal_group(signal.SIGINT)
 
     def signal_group(self, number: int) -> None:
@@ -146,12 +147,12 @@ class Running:
         return self.wait(timeout)
 
     def kill(self) -> None:
-        """End the process as a crash would, with no time to do anything. Its children are left to themselves."""
+        """Kill the process as a crash does, but not its children."""
         self.process.kill()
         self.process.wait()
 
     def session(self) -> list[psutil.Process]:
-        """The living processes of its session: itself, its children and theirs, unless they left it; no zombies."""
+        """Return the living processes of its session: itself and its descendants there, without zombies."""
         living = []
         for candidate in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError):
@@ -160,19 +161,19 @@ class Running:
         return living
 
     def children(self) -> list[psutil.Process]:
-        """The living processes of its session but itself: for an RLX server, its workers."""
+        """Return the other living processes of its session. For an RLX server, these are its workers."""
         return [process for process in self.session() if process.pid != self.pid]
 
     def report(self) -> str:
-        """What a person wants to see when it did not do what it should."""
-        if self._closed:  # its output ends a moment before it does
+        """Return the command, the exit code and the last output, for messages of failed assertions."""
+        if self._closed:  # the output ends slightly before the process
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         tail = "\n".join(self.stderr.splitlines()[-40:])
         return f"{self.process.args} exit code {self.returncode}\nstdout: {self._lines}\nstderr:\n{tail}"
 
     def end(self) -> None:
-        """End the process and whatever is left of its session. It may be called again."""
+        """Kill all processes of the session. Repeated calls have no effect."""
         for process in self.session():
             with suppress(psutil.Error):
                 process.kill()
@@ -193,7 +194,7 @@ class Running:
 
 
 class Processes:
-    """Starts processes and ends all of them when left, the last one first."""
+    """A context that starts processes and ends all of them at its exit, the last one first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -210,7 +211,7 @@ class Processes:
 
     @property
     def running(self) -> list[Running]:
-        """Those that were started, in that order."""
+        """All started processes, in the order of their starts."""
         return list(self._running)
 
     def start(
@@ -220,9 +221,9 @@ class Processes:
         env: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> Running:
-        """Start a command; one of the project's own may be given by its name alone.
+        """Start a command. For a command of the project, the name suffices.
 
-        `fresh`: not by forking what has imported it, for tests of what the system says of a process.
+        `fresh`: do not fork the process from the fork server, for tests of the process's memory, threads or start.
         """
         first = str(command[0])
         if first.startswith("relaax"):
@@ -233,7 +234,7 @@ class Processes:
         return running
 
     def start_python(self, code: str, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
-        """Start Python on a few lines of code."""
+        """Start Python with a few lines of code."""
         return self.start(sys.executable, "-c", code, *arguments, env=env)
 
     def start_server(

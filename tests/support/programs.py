@@ -25,7 +25,7 @@ from support.fork_server import FORK_SERVER, can_fork
 from support.rlx_peer import Conversation, RlxPeer
 
 ROOT = Path(relaax.__file__).parent.parent
-PATIENCE = 120.0  # seconds for what takes a few on an idle machine
+PATIENCE = 120.0  # seconds; an idle machine needs only a few
 
 
 def _command(family: str, *arguments: str) -> list[str]:
@@ -58,7 +58,7 @@ def completed(command: list[str], environ: dict[str, str], cwd: Path | None = No
 
 
 def refusal(main: ModuleType, *line: str) -> str:
-    """Call the main function of a program in this process, with a line that it refuses; return its sentence."""
+    """Call the main function of a program in this process with arguments that it refuses, and return its error."""
     described = main.parser()
 
     def refuse(message: str) -> NoReturn:
@@ -71,7 +71,7 @@ def refusal(main: ModuleType, *line: str) -> str:
 
 
 class Started:
-    """A program under way, forked from the fork server, with what the tests use of `subprocess.Popen`."""
+    """A running program, forked from the fork server, with the part of `subprocess.Popen` that the tests use."""
 
     def __init__(self, command: list[str], environ: dict[str, str]) -> None:
         reading, writing = os.pipe()
@@ -101,7 +101,7 @@ class Started:
 
 @contextmanager
 def running(family: str, *arguments: str) -> Iterator[Started]:
-    """environments/FAMILY/main in a process group of its own, killed at the end if it still lives."""
+    """Start environments/FAMILY/main in its own process group, and kill it at the end of the block if it still runs."""
     process = Started(_command(family, *arguments), _variables())
     try:
         yield process
@@ -113,12 +113,12 @@ def running(family: str, *arguments: str) -> Iterator[Started]:
 
 
 def interrupt_group(process: Started) -> None:
-    """What Ctrl-C does: SIGINT to every process of the group."""
+    """Send SIGINT to every process of the group, as Ctrl-C does."""
     os.killpg(process.pid, signal.SIGINT)
 
 
 def signalled(family: str, name: str, number: signal.Signals) -> tuple[int, dict[psutil.Process, str]]:
-    """Signal a program of two environments after its first step: its exit code, and its processes with their names."""
+    """Signal a program of two environments after its first step. Return its exit code, and its children's names."""
     under_way = threading.Event()
 
     def script(talk: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""A wire between two ends that a test can cut, stall, truncate or corrupt."""
+"""A TCP proxy that can cut, stall, truncate or corrupt connections."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PIECE = 1 << 16
 class Proxy:
     """Forwards TCP connections from `address` to `target`, in both directions.
 
-    What is done to the wire is done to every connection there is and, where it lasts, to those to come:
+    Faults apply to all open connections. `refuse` and `stall` also apply to later connections:
 
-    - `cut()` resets all connections; `refuse()` also closes the door until `heal()`.
-    - `stall()` stops forwarding, without a word, until `heal()`.
+    - `cut()` resets all connections; `refuse()` also resets new connections until `heal()`.
+    - `stall()` silently stops forwarding until `heal()`.
     - `truncate(n)` forwards n more bytes to the target and then ends the connection, once.
-    - `corrupt(n)` turns over the bits of one byte, the n-th from now on its way to the target, once.
+    - `corrupt(n)` inverts the bits of one byte to the target, after n more bytes, once.
     """
 
     def __init__(self, target: str) -> None:
@@ -31,7 +31,7 @@ class Proxy:
         self.connections = 0
         self.refused = 0
         self.forwarded = 0
-        """Bytes on their way to the target, over all connections."""
+        """Bytes to the target, over all connections."""
         self._lock = threading.Lock()
         self._flows = threading.Event()
         self._flows.set()
@@ -127,12 +127,12 @@ class Proxy:
                     break
         except OSError:
             pass
-        # The other direction may go on: a half-closed connection stays one.
+        # A half-closed connection stays half-closed: the other direction may continue.
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
     def _spoil(self, data: bytes) -> tuple[bytes, bool]:
-        """What is left of `data` on a bad wire, and whether the connection ends there."""
+        """Return `data` after corruption and truncation, and whether the connection ends after it."""
         with self._lock:
             self.forwarded += len(data)
             if self._corrupt_after is not None:
@@ -151,7 +151,7 @@ class Proxy:
 
 
 def _reset(end: socket.socket) -> None:
-    """Close so that the peer gets a reset, as from a machine that is gone."""
+    """Close the socket so that the peer gets a reset."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         end.shutdown(socket.SHUT_RDWR)

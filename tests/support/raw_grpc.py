@@ -1,4 +1,4 @@
-"""Callers of gRPC who do not go on: HTTP/2 by hand, from whichever address of this machine's own."""
+"""gRPC callers with hand-written HTTP/2 frames, for calls that stay incomplete, from any loopback address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 
 
 class RawCaller:
-    """A connection that says of calls whatever it is told to, and reads the answers only when it is told to."""
+    """A connection that sends only the given parts of calls, and reads answers only on request."""
 
     def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
@@ -29,13 +29,13 @@ class RawCaller:
         self.socket.sendall(preface())
 
     def begin(self, method: str, metadata: Mapping[str, str] | None = None) -> int:
-        """The headers of a call, and nothing of its message; its stream."""
+        """Send the headers of a call without its message, and return its stream id."""
         self._stream += 2
         self.socket.sendall(frame(_HEADERS, _END_HEADERS, self._stream, headers(method, metadata)))
         return self._stream
 
     def send(self, stream: int, data: bytes, ends: bool = False) -> None:
-        """Bytes of a call's message."""
+        """Send bytes of a call's message."""
         self.socket.sendall(frame(_DATA, _END_STREAM if ends else 0, stream, data))
 
     def settle(self) -> None:
@@ -47,7 +47,7 @@ class RawCaller:
             heard = kind == _PING and bool(flags & _ACK)
 
     def hear(self) -> tuple[int, int, int, bytes]:
-        """The next frame: its type, flags, stream and content; HTTP/2 is answered. Raises OSError."""
+        """Return the next frame: type, flags, stream id and content. Answers pings and settings. Raises OSError."""
         head = self._read(9)
         kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
         content = self._read(int.from_bytes(head[:3], "big"))
@@ -60,7 +60,7 @@ class RawCaller:
         return kind, flags, stream, content
 
     def ended(self, stream: int) -> bool:
-        """Wait until the server has ended a call, perhaps after others. Raises OSError if it does not."""
+        """Wait until the server has ended a call. Raises OSError if it does not."""
         while stream not in self._ended:
             self.hear()
         return True
@@ -84,9 +84,9 @@ class RawCaller:
 
 
 class Stuck:
-    """Calls of one method without messages, so many on each of so many connections that are kept alive.
+    """Calls of one method without messages: `calls` on each of `connections` connections that are kept alive.
 
-    `again`: seconds after which each that the server ends is made again.
+    `again`: seconds after which a call that the server has ended is repeated.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class Stuck:
 
 
 def preface() -> bytes:
-    """The first bytes of a client."""
+    """Return the first bytes that a client sends."""
     return _PREFACE + frame(_SETTINGS, 0, 0)
 
 
 def headers(method: str, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The headers of a call, not compressed."""
+    """Return the uncompressed headers of a call."""
     said = {
         ":method": "POST",
         ":scheme": "http",
@@ -165,12 +165,12 @@ def headers(method: str, metadata: Mapping[str, str] | None = None) -> bytes:
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """A frame of HTTP/2."""
+    """Return a frame of HTTP/2."""
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
 
 
 def literal(text: str) -> bytes:
-    """A string of HPACK, not compressed."""
+    """Return an uncompressed string of HPACK."""
     data = text.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data

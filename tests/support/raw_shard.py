@@ -1,4 +1,4 @@
-"""A shard that says what a test wants, over a real stream to shard 0."""
+"""A shard that sends any messages over a real stream to shard 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.server.parameter_server.coordination import coordination_pb2_grpc as
 
 
 class RawShard:
-    """One stream. Orders are taken with `order`, which fails with the stream's error when it has ended."""
+    """One stream. `order` returns the orders of shard 0, and raises the stream's error when it has ended."""
 
     def __init__(self, channel: grpc.Channel, **introduction: Any) -> None:
         values = {"shard": 1, "shards": 2, "instance": "raw", "description": "{}", **introduction}
@@ -32,7 +32,7 @@ class RawShard:
         self.say(answer=pb.Answer(order=order.order, **values))
 
     def order(self, kind: str) -> pb.JoinResponse:
-        """The next order of this kind; those before it are answered."""
+        """Return the next order of this kind. Earlier orders are answered."""
         for order in self._orders:
             if order.WhichOneof("what") == kind:
                 return order
@@ -40,7 +40,7 @@ class RawShard:
         raise AssertionError(f"the stream ended without {kind}")
 
     def kinds(self, last: str) -> list[str | None]:
-        """The kinds of the orders until this one; those before it are answered."""
+        """Return the kinds of the orders up to the kind `last`. Earlier orders are answered."""
         found = []
         for order in self._orders:
             found.append(order.WhichOneof("what"))
@@ -50,13 +50,13 @@ class RawShard:
         raise AssertionError(f"the stream ended without {last}")
 
     def refusal(self) -> tuple[grpc.StatusCode, str]:
-        """How the stream ends."""
+        """Wait for the stream's error, and return its code and details."""
         try:
             for order in self._orders:
                 self.answer(order, state="raw")
         except grpc.RpcError as error:
             return error.code(), error.details()
-        raise AssertionError("the stream ended well")
+        raise AssertionError("the stream ended without an error")
 
     def go(self) -> None:
         """End the stream."""
@@ -66,7 +66,7 @@ class RawShard:
 
 @contextmanager
 def raw_shard(address: str, **introduction: Any) -> Iterator[RawShard]:
-    """A stream that has ended when the block has."""
+    """Open a stream, and end it at the end of the block."""
     with grpc.insecure_channel(address) as channel:
         shard = RawShard(channel, **introduction)
         try:

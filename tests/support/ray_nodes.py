@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster, with a token: on machines in namespaces, or on this machine."""
+"""Nodes of a Ray cluster with token authentication, in network namespaces or on this machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ RAY = Path(sys.executable).with_name("ray")
 STORE_BYTES = 100_000_000
 START_SECONDS = 120.0
 TRIES = 3
-"""Ray gives each start 30 seconds, too few on a busy machine."""
+"""Maximum number of starts. Ray limits each start to 30 seconds, which is too short on a busy machine."""
 _CONNECTED = "Ray runtime started"
 _GAVE_UP = "The current node timed out during startup"
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
+    """Return a port that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
 class RayNodes:
-    """Each `start` is a machine more; they end with the block.
+    """A Ray cluster. Each `start` adds a machine; all machines end with the block.
 
-    `network`: machines in namespaces; without it all nodes are on this machine.
+    `network`: machines in namespaces. Without it, all nodes are on this machine.
     """
 
     def __init__(self, processes: Processes, network: Namespaces | None = None) -> None:
@@ -63,15 +63,15 @@ class RayNodes:
 
     @property
     def address(self) -> str:
-        """Of the cluster."""
+        """Address of the cluster's head."""
         return f"{self.host(0)}:{self._port}"
 
     def host(self, index: int) -> str:
-        """The address of a machine."""
+        """Return the address of a machine."""
         return "127.0.0.1" if self._network is None else self._network.address(index)
 
     def start(self, index: int, cpus: float, resources: str = "{}", config: Path | None = None, **more: str) -> None:
-        """Start a node, the head if it is number 0, and wait until it is one. `config`: of Ray's autoscaler."""
+        """Start a node and wait until it is ready. Node 0 is the head. `config`: configuration of Ray's autoscaler."""
         words = ["start", "--block", "--node-ip-address", self.host(index), "--disable-usage-stats"]
         words += ["--object-store-memory", str(STORE_BYTES), "--num-cpus", f"{cpus:g}", "--resources", resources]
         if index == 0:
@@ -94,7 +94,7 @@ class RayNodes:
                 self.crash(index)
 
     def command(self, index: int, words: list[str]) -> list[str]:
-        """A command on a machine."""
+        """Return the command line that runs `words` on a machine."""
         return words if self._network is None else self._network.command(index, words)
 
     def relaax(self, *words: str, timeout: float = 300.0, index: int = 0) -> subprocess.CompletedProcess[str]:
@@ -105,13 +105,13 @@ class RayNodes:
         )
 
     def crash(self, index: int) -> None:
-        """Kill a machine's processes, all of them at once."""
+        """Kill all processes of a machine at once."""
         running = self.running.pop(index)
         if self._network is not None:
             self._network.crash(index)
             running.wait(60.0)
             return
-        for process in psutil.process_iter():  # those that its autoscaler has started too
+        for process in psutil.process_iter():  # includes processes that the autoscaler has started
             with suppress(psutil.Error):
                 if any(self._folder in word for word in process.cmdline()):
                     process.kill()

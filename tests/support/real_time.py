@@ -1,4 +1,4 @@
-"""An environment that takes its time, as a robot or a game does: a wrapper for `--wrapper`."""
+"""A wrapper for `--wrapper` that makes an environment run in real time, as a robot or a game does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import gymnasium
 
 
 class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Hold an environment to `rate` steps per second, resets included. Episodes that evaluate are not held.
+    """A wrapper that limits an environment to `rate` steps and resets per second. Evaluation is not limited.
 
-    What came late does not make the next come sooner.
+    A late step does not make the next step earlier.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], rate: float) -> None:

@@ -10,12 +10,12 @@ LENGTH = 4
 
 
 class Recall:
-    """N environments. A sign is shown at an episode's start and nothing after it; the last of four actions must be it.
+    """N environments that show a sign only at an episode's start. The last of four actions must be equal to it.
 
-    That is worth 1, and ends the episode; all else is worth 0. Who forgets is right every second time: 0.125 a step.
-    Who remembers gets 0.25 a step. The observation is the sign (0 if none is shown) and the time. Episodes begin at
-    different times, and every second environment ends them in the NEXT_STEP way: memory has to be cleared for each
-    environment on its own.
+    A correct last action has reward 1, all other actions 0. The last action ends the episode. An agent without memory
+    gets a mean of 0.125 a step, an agent with memory 0.25. The observation is the sign (0 if it is not shown) and the
+    time. Episodes start at different times, and every second environment uses NEXT_STEP autoreset, so the memory of
+    each environment must be cleared separately.
     """
 
     observation_space = Box(-1, 1, shape=(2,))
@@ -32,7 +32,7 @@ class Recall:
     def reset(self) -> Leaves:
         self._void = np.zeros(self.environments, np.bool_)
         self._begin(~self._void)
-        self._time = self._rng.integers(0, 2, self.environments)  # some begin late, and have seen nothing
+        self._time = self._rng.integers(0, 2, self.environments)  # some start late and do not show the sign
         return self._observe()
 
     def step(self, actions: Leaves) -> StepResult:

@@ -1,4 +1,4 @@
-"""Algorithm S3 of Mnih et al. 2016 once more, in plain numpy and float64: slow, obvious, and no line in common."""
+"""A reference of algorithm S3 of Mnih et al. 2016 in numpy and float64: slow, obvious, and without shared code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Forward = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def cut(theta: np.ndarray, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """The flat vector in parts of these shapes."""
+    """Split the flat vector into arrays of these shapes."""
     parts, start = [], 0
     for shape in shapes:
         size = int(np.prod(shape))
@@ -22,7 +22,7 @@ def cut(theta: np.ndarray, *shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def dense_network(features: int, hidden: int, actions: int) -> Forward:
-    """One hidden layer of tanh."""
+    """Return a network with one hidden layer of tanh."""
 
     def forward(theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kernel, bias, policy, policy_bias, value, value_bias = cut(
@@ -35,7 +35,7 @@ def dense_network(features: int, hidden: int, actions: int) -> Forward:
 
 
 def pixel_network(pixels: int, actions: int) -> Forward:
-    """Linear in pixels of 0 to 255, which are brought to 0 to 1."""
+    """Return a linear network of pixels, which are scaled from 0..255 to 0..1."""
 
     def forward(theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         policy, policy_bias, value, value_bias = cut(theta, (pixels, actions), (actions,), (pixels, 1), (1,))
@@ -46,7 +46,7 @@ def pixel_network(pixels: int, actions: int) -> Forward:
 
 
 def convolution_network(side: int, channels: int, filters: int, kernel: int, stride: int, actions: int) -> Forward:
-    """One convolution with relu on square images of bytes, and linear heads."""
+    """Return a network with one convolution with relu on square images of bytes, and linear heads."""
     places = (side - kernel) // stride + 1
     width = places * places * filters
 
@@ -76,7 +76,7 @@ def a3c_gradient(
     value_weight: float,
     beta: float,
 ) -> np.ndarray:
-    """Gradient [P] of the loss over B examples, by central differences; the advantage is a constant."""
+    """Return the gradient [P] of the loss over B examples, by central differences. The advantage is a constant."""
     theta = theta.astype(np.float64)
     advantage = np.array(returns) - forward(theta, inputs)[1]
 

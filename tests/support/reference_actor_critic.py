@@ -1,4 +1,4 @@
-"""The loss of an actor-critic, step by step in plain numpy and float64, with memory or without: slow and obvious."""
+"""A reference of the loss of an actor-critic, with or without LSTM, in numpy and float64: slow and obvious."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Network:
-    """One hidden layer of tanh, an LSTM where `cells`, and linear heads; once for each trunk."""
+    """A network. Each trunk has a hidden layer of tanh, an LSTM if `cells` > 0, and linear heads."""
 
     features: int
     hidden: int
@@ -44,13 +44,13 @@ class Network:
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
     def nothing(self) -> Memory:
-        """The memory in which an episode begins."""
+        """Return the memory at the start of an episode."""
         return [(np.zeros(self.cells), np.zeros(self.cells)) for _ in self.trunks]
 
     def run(
         self, theta: np.ndarray, inputs: Sequence[Any], memory: Memory | None = None
     ) -> tuple[list[Outputs], Memory]:
-        """The outputs for one input after the other, and the memory that is left."""
+        """Return the outputs for a sequence of inputs, and the memory after it."""
         memory = self.nothing() if memory is None else memory
         every = []
         for x in inputs:
@@ -72,13 +72,13 @@ class Network:
         return every, memory
 
     def value(self, theta: np.ndarray, inputs: Sequence[Any], memory: Memory | None = None) -> float:
-        """That of the last of the inputs."""
+        """Return the value of the last input."""
         return float(self.run(theta, inputs, memory)[0][-1]["value"][0])
 
 
 @dataclass
 class Stretch:
-    """Steps of one environment within one episode. `advantages` are the targets minus the values where not given."""
+    """Steps of one environment within one episode. `advantages` defaults to the targets minus the values."""
 
     inputs: Sequence[Any]
     actions: Sequence[Any]
@@ -88,7 +88,7 @@ class Stretch:
 
 
 def likelihood(outputs: Outputs, action: Any) -> tuple[float, float]:
-    """Log-probability of the action, and the entropy."""
+    """Return the log-probability of the action, and the entropy."""
     if "policy" in outputs:
         pi = np.exp(outputs["policy"]) / np.exp(outputs["policy"]).sum()
         return float(np.log(pi[action])), float(-(pi * np.log(pi)).sum())
@@ -107,7 +107,10 @@ def loss_gradient(
     value_weight: float,
     beta: float,
 ) -> np.ndarray:
-    """Gradient [P] of the loss by central differences; advantages and the memory at a stretch's start are constants."""
+    """Return the gradient [P] of the loss by central differences.
+
+    Advantages and the memory at a stretch's start are constants.
+    """
     theta = theta.astype(np.float64)
     for stretch in stretches:
         if stretch.advantages is None:

@@ -1,4 +1,4 @@
-"""Commands of the roles that refuse or answer at once, called in this process."""
+"""Commands of the roles that end at once with a refusal or an answer, called in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relaax.server.learner import process as learner_process
 
 @contextmanager
 def _unchanged_process() -> Iterator[None]:
-    """Undo what a command sets in its process, and let it find no GPU without loading TensorFlow."""
+    """Restore the process state that a command changes. Pretend that there is no GPU, without loading TensorFlow."""
     root = logging.getLogger()
     handlers, level, hooks = root.handlers[:], root.level, (sys.excepthook, threading.excepthook)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -51,7 +51,7 @@ def outcome_of(app: typer.Typer, *arguments: str | Path) -> Result:
 
 
 def refusal(app: typer.Typer, *arguments: str | Path, code: int = 2) -> str:
-    """Return what a command writes to stderr that prints nothing and ends with `code`."""
+    """Return the stderr of a command that ends with `code` and does not write to stdout."""
     result = outcome_of(app, *arguments)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     return str(result.stderr)

@@ -1,6 +1,6 @@
-"""An algorithm with a replay memory for tests of roles: its gradients are ones, and what it learns is a count.
+"""An algorithm with a replay memory for tests of roles. All gradients are ones, so the parameters count the updates.
 
-Actors keep each observation and reward, and push steps without a gradient. With `bundle`, agents learn themselves.
+Agents insert each observation and reward, and push steps without a gradient. With `bundle`, the agents also learn.
 """
 
 from __future__ import annotations

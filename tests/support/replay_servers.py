@@ -1,4 +1,4 @@
-"""Replay servers, in this process and as processes, and tables small enough to follow by hand."""
+"""Replay servers in this process or as processes, with tables small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ algorithm:
 """
 LARGE = 2**34
 SHARE_MEMORY = True
-"""Whether clients use shared memory, unless a test says so itself."""
+"""Whether clients use shared memory by default."""
 
 
 def numbered(capacity: int = 1000, **more: Any) -> TableDeclaration:
-    """A table of one number an item, drawn by priority."""
+    """Return a table with one number per item, sampled by priority."""
     limits = {key: more.pop(key) for key in ("samples_per_insert", "min_size", "error_buffer") if key in more}
     drawn = {"sampler": "prioritized", "alpha": 1.0, **more}
     spec = TableSpec("numbers", {"number": Field("int64")}, capacity, **drawn)
@@ -40,14 +40,14 @@ def numbered(capacity: int = 1000, **more: Any) -> TableDeclaration:
 
 
 def pictured(capacity: int = 64, **more: Any) -> TableDeclaration:
-    """A table of stacks of two frames of 2 x 2."""
+    """Return a table of stacks of two frames of 2 x 2."""
     fields = {"number": Field("int64"), "stack": Field("uint8", (2, 2, 2), frames=2)}
     min_size = more.pop("min_size", 1)
     return TableDeclaration(TableSpec("pictures", fields, capacity, frame=(2, 2, 1), **more), min_size=min_size)
 
 
 def numbers(*values: int, priorities: Sequence[float] | None = None) -> Insertion:
-    """Items of a numbered table."""
+    """Return an insertion of items into a numbered table."""
     given = None if priorities is None else np.array(priorities, np.float64)
     return Insertion({"number": np.array(values, np.int64)}, given)
 
@@ -61,7 +61,7 @@ def serving(
     addresses: Sequence[str] = (),
     **more: Any,
 ) -> Iterator[list[Shard]]:
-    """Shards in this process; they have ended when the block has."""
+    """Start shards in this process, and end them at the end of the block."""
     with ExitStack() as closing:
         started = []
         for shard in range(shards):
@@ -73,7 +73,7 @@ def serving(
 
 
 class Shard:
-    """A replay server in this process, its main loop in a thread."""
+    """A replay server in this process, with its main loop in a thread."""
 
     def __init__(self, service: ReplayService, credentials: Credentials, status_bind: str | None, address: str) -> None:
         self.service = service
@@ -93,7 +93,7 @@ class Shard:
 
 @contextmanager
 def client_of(servers: Sequence[Any], declaration: TableDeclaration, **more: Any) -> Iterator[ReplayClient]:
-    """A client of shards or addresses, with one environment unless told otherwise; closed when the block ends."""
+    """Open a client of shards or addresses, with one environment by default, and close it at the end of the block."""
     addresses = [getattr(server, "address", server) for server in servers]
     client = ReplayClient(
         addresses, declaration, **{"actors": (0,), "patience": 60.0, "share_memory": SHARE_MEMORY, **more}
@@ -105,17 +105,17 @@ def client_of(servers: Sequence[Any], declaration: TableDeclaration, **more: Any
 
 
 def write_replay_configuration(folder: Path, text: str = CONFIGURATION) -> Path:
-    """A configuration of a replay server."""
+    """Write the configuration of a replay server."""
     path = folder / "replay.yaml"
     path.write_text(text)
     return path
 
 
 def command(config: Path, *arguments: str) -> list[str]:
-    """The command as its module, which needs no installation anew."""
+    """Return the command line of a replay server, as a module."""
     return [*REPLAY_SERVER, "--config", str(config), *arguments]
 
 
 def start_replay_server(processes: Processes, config: Path, *arguments: str) -> tuple[Running, str]:
-    """Start the real server, wait until it listens; the process and its address."""
+    """Start the real server, wait until it listens, and return the process and its address."""
     return processes.start_server(*command(config, *arguments))

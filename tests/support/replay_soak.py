@@ -1,4 +1,4 @@
-"""A soak of a training by replay memory: processes die, answers are lost, every update and item is accounted for."""
+"""A soak of training with replay memory: processes die, answers are lost, and every update and item is counted."""
 
 from __future__ import annotations
 
@@ -35,23 +35,25 @@ VICTIMS = ("replay-server", "learner", "worker", "parameter-server")
 MORE_STEPS, MORE_UPDATES = 200, 20
 STOP = "stop replay-server"
 STOP_SECONDS = 8.0
-"""More than a client waits for an answer: what it then gives up may be carried out later."""
+"""Longer than a client's timeout for an answer, so that a server may execute a request that the client gave up."""
 OLD_SECONDS = 21.0
-"""A run gives up on what ends three times within 20 s of its start."""
+"""Minimum age of a victim: a run fails if a process ends three times within 20 s of its start."""
 MORE_MEMORY = 64.0
-"""Megabytes that a server may have in the end beyond what the largest of its kind had before the first fault."""
+"""Megabytes by which a server at the end may exceed the largest server of its kind before the first fault."""
 THREADS = 60
-"""Of a server: those of gRPC's pool, and some more."""
+"""Maximum number of threads of a server: the pool of gRPC and some others."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ReplaySoakPlan:
-    """`kills`: number of kills of each kind of process. `stops`: how often a replay server stands still for longer than
-    inserts wait. `bound`: seconds within which training must recover from a storm.
+    """The plan of a soak with replay memory.
 
-    About half of these faults happen two at a time, in a random order. `storms` replaces them: faults of each storm
+    `kills`: number of kills of each kind of process. `stops`: how often a replay server is stopped for longer than the
+    timeout of inserts. `bound`: seconds within which training must recover from a storm.
+
+    The faults happen in a random order, about half of them in pairs. `storms` replaces them: the faults of each storm
     happen together.
     """
 
@@ -64,7 +66,7 @@ class ReplaySoakPlan:
 
 @dataclass
 class ReplayAccount:
-    """What came of it. `violations` are sentences, and there should be none."""
+    """The result of a soak. `violations` are sentences; a correct run has an empty list."""
 
     ledger: Account
     items: list[str]
@@ -81,13 +83,13 @@ class ReplayAccount:
 
 
 def write_replay_soak_config(folder: Path, seed: int) -> Path:
-    """CartPole by Ape-X that keeps accounts, small enough for every process to be busy."""
+    """Write a configuration of CartPole with the soak's Ape-X, small enough for every process to be busy."""
     for name in ("journals", "items"):
         (folder / name).mkdir()
     document = {
         "relaax-parameter-server": {"shards": COUNTS["parameter-server"]},
         "relaax-replay-server": {"shards": COUNTS["replay-server"], "memory": 0.1},
-        "relaax-rlx-server": {"heartbeat": 1, "bridge": "grpc"},  # answers get lost on that way
+        "relaax-rlx-server": {"heartbeat": 1, "bridge": "grpc"},  # the soak loses answers to gRPC calls
         "relaax-learner": {"learners": COUNTS["learner"]},
         "relaax-run": {
             "environment": "OpenAI_Gym",
@@ -121,25 +123,25 @@ def write_replay_soak_config(folder: Path, seed: int) -> Path:
 
 
 class Inserted:
-    """Asks replay servers how many items were inserted, and adds up over their lives."""
+    """A thread that polls the replay servers for the number of inserted items, and sums it over their restarts."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.duplicates = 0
-        """Inserts that came again, the most that one server has told of."""
+        """Maximum number of repeated inserts that one server has reported."""
         self._lives: list[list[int]] = [[0] for _ in range(COUNTS["replay-server"])]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def close(self) -> int:
-        """No more; how many there were at least."""
+        """Stop polling, and return a lower bound of the number of inserted items."""
         self._stop.set()
         self._thread.join()
         return sum(map(sum, self._lives))
 
     def samples(self) -> list[int]:
-        """What was drawn of each server's life; raises grpc.RpcError if one is away."""
+        """Return the number of samples of each server since its start. Raises grpc.RpcError if one is unavailable."""
         return [sum(table.samples for table in self._ask(shard)) for shard in range(len(self._lives))]
 
     def _watch(self) -> None:
@@ -149,7 +151,7 @@ class Inserted:
                     tables = self._ask(shard)
                     self.duplicates = max(self.duplicates, sum(table.duplicates for table in tables))
                     inserts = sum(table.inserts for table in tables)
-                    if inserts < lives[-1]:  # it began with none
+                    if inserts < lives[-1]:  # the server restarted with empty tables
                         lives.append(0)
                     lives[-1] = inserts
 
@@ -160,7 +162,7 @@ class Inserted:
 
 
 class ReplaySoak:
-    """One `relaax run` of which processes are killed at moments that a seed gives."""
+    """One `relaax run` whose processes are killed at seeded random times."""
 
     def __init__(self, plan: ReplaySoakPlan, runs: Runs, folder: Path, say: Say = print) -> None:
         self._plan = plan
@@ -174,7 +176,7 @@ class ReplaySoak:
         self._calms: list[float] = []
 
     def run(self) -> ReplayAccount:
-        """Kill, look, end, and account. Raises AssertionError."""
+        """Run the storms, end the run, and return the account. Raises AssertionError."""
         try:
             self._expect_calm("the start")
             before = self._memory()
@@ -190,7 +192,7 @@ class ReplaySoak:
         return self._account(inserted)
 
     def _storms(self) -> Iterator[Sequence[str]]:
-        """Every kind so often, in a random order, one or two at a time."""
+        """Yield all planned faults in a random order, one or two at a time."""
         cards = [part for part in VICTIMS for _ in range(self._plan.kills)] + [STOP] * self._plan.stops
         self._random.shuffle(cards)
         rest = iter(cards)
@@ -198,7 +200,7 @@ class ReplaySoak:
             yield storm
 
     def _strike(self, storm: Sequence[str]) -> None:
-        """Kill processes of these kinds within a fraction of a second, while one may stand still."""
+        """Kill processes of these kinds within a fraction of a second, while a replay server may be stopped."""
         killed = Counter(fault for fault in storm if fault != STOP)
         for part, count in killed.items():
             what = f"there are {count} of {part} to kill"
@@ -227,7 +229,7 @@ class ReplaySoak:
         return [process for process in found if part == "worker" or time.time() - process.create_time() > OLD_SECONDS]
 
     def _expect_calm(self, after: str) -> None:
-        """Everybody is there, the global step and the number of updates rise, and every shard is drawn from again."""
+        """Check that all processes run, global step and updates rise, and every replay shard is sampled again."""
         begun = time.monotonic()
         bound = self._plan.bound
         for part, count in COUNTS.items():
@@ -240,15 +242,17 @@ class ReplaySoak:
             if status.incarnation != first.incarnation:
                 first = status
             steps, updates = status.global_step - first.global_step, status.updates - first.updates
-            everybody = status.workers == COUNTS["worker"] and status.learners == COUNTS["learner"]
-            return everybody and steps > MORE_STEPS and updates > MORE_UPDATES
+            registered = status.workers == COUNTS["worker"] and status.learners == COUNTS["learner"]
+            return registered and steps > MORE_STEPS and updates > MORE_UPDATES
 
         self._run.wait_for(rises, f"steps and updates rise after {after}", bound)
 
         def all_drawn() -> bool:
             return all(now > then for now, then in zip(self._drawn() or drawn, drawn, strict=True))
 
-        wait_until(all_drawn, f"every replay server is drawn from after {after}, not {drawn}", bound, interval=0.2)
+        wait_until(
+            all_drawn, f"every replay server is sampled after {after}; samples before: {drawn}", bound, interval=0.2
+        )
         self._calms.append(time.monotonic() - begun)
         status = self._run.status
         self._say(f"{after}: well after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}")
@@ -259,19 +263,19 @@ class ReplaySoak:
         return None
 
     def _memory(self) -> dict[str, float]:
-        """Megabytes that the largest process of each kind has for itself."""
+        """Return the unique memory of the largest process of each kind, in megabytes."""
         parts = ("parameter-server", "replay-server", "learner", "rlx-server")
         return {part: max(p.memory_full_info().uss for p in self._run.of(part)) / 2**20 for part in parts}
 
     def _expect_bounds(self, before: dict[str, float]) -> None:
         after = self._memory()
         grown = {part: after[part] - before[part] for part in before if after[part] > before[part] + MORE_MEMORY}
-        assert not grown, f"megabytes more than before: {grown}, of {before}"
+        assert not grown, f"memory grew by {grown} megabytes from {before}"
         threads = {part: max(p.num_threads() for p in self._run.of(part)) for part in before}
         assert max(threads.values()) < THREADS, threads
 
     def _end(self) -> int:
-        """Everybody ends by itself; how many items were inserted at least."""
+        """Interrupt the run, check that all processes end, and return a lower bound of the inserted items."""
         inserted = self._inserted.close()
         running = self._run.running
         running.send_signal(signal.SIGINT)
@@ -294,5 +298,5 @@ class ReplaySoak:
         account.sent, account.seen, account.inserted = items_sent(items), items_seen(items), inserted
         account.duplicates, account.calms = self._inserted.duplicates, self._calms
         if inserted > account.sent:
-            account.items.append(f"{inserted} items were inserted, and {account.sent} were sent")
+            account.items.append(f"{inserted} items were inserted, but only {account.sent} were sent")
         return account

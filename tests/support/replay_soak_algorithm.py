@@ -1,4 +1,4 @@
-"""Ape-X whose updates and whose items are kept account of (see `soak_parameters` and `replay_soak_items`)."""
+"""Ape-X whose updates and items are counted (see `soak_parameters` and `replay_soak_items`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .soak_parameters import LedgerParameters
 from .soak_server import AccountingServer
 
 
-class Config(ApexConfig):  # type: ignore[misc]  # found where algorithms are loaded from
-    """Ape-X's keys, and where the accounts are kept."""
+class Config(ApexConfig):  # type: ignore[misc]  # imported from the folder of algorithms
+    """The keys of Ape-X, and the folders of the journals and of the counts of items."""
 
     journals: str
     items: str
@@ -31,18 +31,18 @@ class Config(ApexConfig):  # type: ignore[misc]  # found where algorithms are lo
 
 
 class Replay(ApexReplay):  # type: ignore[misc]
-    """Items have numbers."""
+    """The replay table of Ape-X, with serial numbers of items."""
 
     def table(self) -> TableDeclaration:
         return with_serials(super().table())
 
 
 class ParameterServer(AccountingServer, ApexParameterServer):  # type: ignore[misc]
-    """Ape-X's, with the account of updates."""
+    """The parameter server of Ape-X, with counters of updates."""
 
 
 class Agent(ApexAgent):  # type: ignore[misc]
-    """Ape-X's, with parameters and a memory that keep account."""
+    """The agent of Ape-X, with parameters and a replay memory that record updates and items."""
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         self._journal = Journal(Path(config.journals), config.slots)
@@ -54,7 +54,7 @@ class Agent(ApexAgent):  # type: ignore[misc]
 
 
 class Learner(ApexLearner):  # type: ignore[misc]
-    """Likewise."""
+    """The learner of Ape-X, with parameters and a replay memory that record updates and items."""
 
     def __init__(self, config: Config, context: LearnerContext) -> None:
         self._journal = Journal(Path(config.journals), config.slots)

@@ -1,4 +1,4 @@
-"""Items that have numbers of their own, so that it shows whether one of them is in a replay memory twice."""
+"""Items with serial numbers, to find items that are in a replay memory twice."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from .unanswered import Unanswered
 
 SERIAL = "serial"
 WRITERS = 32
-"""Bits of a serial number that count a writer's items."""
+"""Number of bits of a serial number that count a writer's items."""
 SENT, SEEN = "sent-", "seen-"
 LOST = 0.05
-"""Of the answers to inserts."""
+"""Fraction of the answers to inserts that are lost."""
 AWAY_SECONDS = 3.0
 _FORM = np.dtype([("serial", "<i8"), ("key", "<u8"), ("life", "<u8")])
 
 
 def with_serials(declaration: TableDeclaration) -> TableDeclaration:
-    """The table with a column for their numbers."""
+    """Return the table with a column for serial numbers."""
     spec = declaration.spec
     return replace(declaration, spec=replace(spec, fields={**spec.fields, SERIAL: Field("int64")}))
 
 
 class NumberedItems(ReplayMemory):
-    """A replay memory whose items are numbered. Who writes keeps account of how many it has sent; who samples, of what
-    was where.
+    """A replay memory whose items are numbered.
 
-    `slot`: a number of this process alone. Of a client of replay servers some answers to inserts are lost.
+    A writer records how many items it has sent; a reader records the place of each sampled item. Some answers to the
+    inserts of a client of replay servers are lost. `slot`: a unique number of this process.
     """
 
     def __init__(self, memory: ReplayMemory, folder: Path, slot: int) -> None:
@@ -66,14 +66,14 @@ class NumberedItems(ReplayMemory):
         return self._memory.traffic
 
     def numbers(self, count: int) -> npt.NDArray[np.int64]:
-        """Numbers of items that are about to be sent; the account has them before that."""
+        """Return the numbers of items that are about to be sent. They are recorded first."""
         first = self._sent
         self._sent += count
         os.pwrite(self._sent_file, struct.pack("<q", self._sent), 0)
         return np.arange(first, self._sent, dtype=np.int64) + (self._slot << WRITERS)
 
     def see(self, sampled: Sampled) -> None:
-        """Note what was drawn, as a learner has it."""
+        """Record the places of the sampled items."""
         lives = {place: zlib.crc32(incarnation.encode()) for place, incarnation in sampled.incarnations.items()}
         places = [lives[place] for place in sampled.places.tolist()]
         found = set(zip(sampled.columns[SERIAL].tolist(), sampled.keys.tolist(), places, strict=True)) - self._seen
@@ -92,7 +92,7 @@ class NumberedItems(ReplayMemory):
 
 
 class _LossyInsert:
-    """Loses answers to inserts that have arrived; of some shards nothing is heard then for longer than writers wait."""
+    """A stub method that loses some answers to executed inserts. The shard may then seem unavailable for a while."""
 
     def __init__(self, link: ShardLink, seed: int) -> None:
         self._link = link
@@ -127,12 +127,12 @@ class _NumberedWriter(ReplayWriter):
 
 
 def items_sent(folder: Path) -> int:
-    """How many all writers have sent, or begun to send."""
+    """Return the number of items that all writers have sent or started to send."""
     return sum(sent_by(folder).values())
 
 
 def sent_by(folder: Path) -> dict[int, int]:
-    """How many each writer has sent, by its slot."""
+    """Return the number of items that each writer has sent, by its slot."""
     counts = {}
     for path in folder.glob(f"{SENT}*"):
         data = path.read_bytes()
@@ -141,7 +141,7 @@ def sent_by(folder: Path) -> dict[int, int]:
 
 
 def items_doubled(folder: Path) -> list[str]:
-    """What is wrong with the items that were sampled: sentences, and there should be none."""
+    """Return the violations among the sampled items, as sentences."""
     rows = [np.fromfile(path, _FORM) for path in sorted(folder.glob(f"{SEEN}*"))]
     seen = np.concatenate([np.zeros(0, _FORM), *rows])
     sent = sent_by(folder)
@@ -150,14 +150,14 @@ def items_doubled(folder: Path) -> list[str]:
     wrong = []
     for serial, key, life in seen.tolist():
         if where.setdefault(serial, (life, key)) != (life, key):
-            wrong.append(f"item {serial:#x} is in {where[serial]}, and in {(life, key)}")
+            wrong.append(f"item {serial:#x} is in {where[serial]} and in {(life, key)}")
         if which.setdefault((life, key), serial) != serial:
-            wrong.append(f"{(life, key)} is item {which[life, key]:#x}, and item {serial:#x}")
+            wrong.append(f"{(life, key)} is item {which[life, key]:#x} and item {serial:#x}")
         if not serial & (1 << WRITERS) - 1 < sent.get(serial >> WRITERS, 0):
-            wrong.append(f"item {serial:#x} was drawn, and nobody has sent it")
+            wrong.append(f"item {serial:#x} was sampled, but was never sent")
     return wrong
 
 
 def items_seen(folder: Path) -> int:
-    """How many items were sampled, each once."""
+    """Return the number of different items that were sampled."""
     return len({int(s) for path in folder.glob(f"{SEEN}*") for s in np.fromfile(path, _FORM)["serial"]})

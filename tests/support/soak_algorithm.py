@@ -1,4 +1,4 @@
-"""da3c whose flat vector keeps account of every update, for the soak (see `soak_layout` and `soak_parameters`)."""
+"""da3c whose flat vector counts every update, for the soak (see `soak_layout` and `soak_parameters`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .soak_parameters import LedgerParameters
 from .soak_server import AccountingServer
 
 
-class Config(Da3cConfig):  # type: ignore[misc]  # found where algorithms are loaded from
-    """da3c's keys, and where the account is kept."""
+class Config(Da3cConfig):  # type: ignore[misc]  # imported from the folder of algorithms
+    """The keys of da3c, and the folder of the journals."""
 
     journals: str
     segments: int = 1  # shards
@@ -24,11 +24,11 @@ class Config(Da3cConfig):  # type: ignore[misc]  # found where algorithms are lo
 
 
 class ParameterServer(AccountingServer, Da3cParameterServer):  # type: ignore[misc]
-    """da3c's, with the account."""
+    """The parameter server of da3c, with counters of updates."""
 
 
 class Agent(Da3cAgent):  # type: ignore[misc]
-    """da3c's, with parameters that keep account."""
+    """The agent of da3c, with parameters that record every push."""
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         layout = ParameterServer(config, context.observation_space, context.action_space).layout()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""CartPoles of a soak: `soak_client HOST:PORT CartPole-v1 N`. A server that says nothing is soon thought to be gone."""
+"""CartPoles of a soak: `soak_client HOST:PORT CartPole-v1 N`. The response timeout is short."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import gymnasium
 from relaax.client import RunSummary, command, run
 
 SILENCE = 25.0
-"""Seconds: longer than a worker is stopped, and less than half of what clients wait by themselves."""
+"""Response timeout in seconds: longer than a worker is stopped, and less than half of the clients' default."""
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Run them until training ends."""
+    """Run the environments until training ends."""
     env = gymnasium.make_vec(arguments.name, arguments.environments)
     settings = command.settings(arguments)
     summary = run(env, environment=arguments.name, response_timeout=SILENCE, **settings)

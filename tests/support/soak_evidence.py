@@ -1,4 +1,4 @@
-"""How often a soak puts each promise to the test, as the servers themselves say: their metrics and their logs."""
+"""Counts of how often a soak tests each promise, from the metrics and the logs of the servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVERY = 0.2
 
 @dataclass(frozen=True)
 class Promise:
-    """Something that a soak is there to test. `kind` is the fault that tests it by itself, and `leg` where it can."""
+    """A property that a soak tests. `kind` is the fault that suffices to test it; `leg` is the leg that can test it."""
 
     name: str
     what: str
@@ -33,30 +33,29 @@ class Promise:
 
 
 PROMISES = (
-    Promise("answered again", "pushes that came again and were answered from the ledger", "lost answer"),
-    Promise("samples once", "pushes that came to shard 0 again, which has merged what they carry", "lost answer"),
-    Promise("answered after", "pushes answered from the ledger of the checkpoint returned to", "return, lost answer"),
-    Promise("refused", "pushes refused because they were rolled back, and told again", "kill shard"),
-    Promise("changes seen", "returns to a checkpoint that a living worker went through", "kill shard"),
-    Promise("returns", "incarnations that began with a checkpoint", "kill shard"),
-    Promise(
-        "cuts", "checkpoints between the parts of a push: one shard holds it, another does not yet", "delay between"
-    ),
-    Promise("disk", "saves that a full disk failed, and a later one was made", "full disk", "local"),
-    Promise("S3", "saves that S3 failed, and a later one was made", "S3", "s3"),
+    Promise("answered again", "repeated pushes that were answered from the ledger", "lost answer"),
+    Promise("samples once", "pushes repeated to shard 0, which had merged their samples before", "lost answer"),
+    Promise("answered after", "pushes answered from the ledger of the restored checkpoint", "return, lost answer"),
+    Promise("refused", "pushes refused because they were rolled back, and sent again", "kill shard"),
+    Promise("changes seen", "roll-backs to a checkpoint during the life of a worker", "kill shard"),
+    Promise("returns", "incarnations that started from a checkpoint", "kill shard"),
+    Promise("cuts", "checkpoints between the parts of a push: one shard holds it, another does not", "delay between"),
+    Promise("disk", "saves that failed on a full disk, followed by a successful save", "full disk", "local"),
+    Promise("S3", "saves that failed in S3, followed by a successful save", "S3", "s3"),
 )
 
 
 def required(kinds: list[str], leg: str, faults: int) -> list[Promise]:
-    """What a leg of so many faults must have tested: all that its kinds of faults can, where each of them comes."""
+    """Return the promises that a leg must test: those of its kinds of faults, if every kind occurs at least once."""
     if faults < len(kinds):
         return []
     return [promise for promise in PROMISES if promise.leg in ("", leg) and any(promise.kind in kind for kind in kinds)]
 
 
 class Evidence:
-    """Of one leg. `shards` and the RLX server are asked and read as long as they live; what a killed one counted in its
-    last moments is lost, so that there was more than is counted.
+    """Evidence of one leg, from the metrics of `shards` and the logs of all servers.
+
+    The last counts of a killed server are lost, so the counts are lower bounds.
     """
 
     def __init__(self, leg: str, shards: list[Part], rlx_server: Part) -> None:
@@ -77,35 +76,35 @@ class Evidence:
             thread.start()
 
     def close(self) -> None:
-        """No more."""
+        """Stop reading metrics."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def repeated(self, incarnation: str, shard: int | None = None) -> int:
-        """Pushes answered from the ledger, of the `same` incarnation or of an `earlier` one."""
+        """Return the number of pushes answered from the ledger, of the `same` incarnation or of an `earlier` one."""
         found = dict(self._repeated)
         return int(sum(n for (index, _, of), n in found.items() if of == incarnation and shard in (None, index)))
 
     @property
     def left_memory(self) -> int:
-        """How often a worker went on by gRPC."""
+        """Number of times that a worker changed from shared memory to gRPC."""
         self._read_logs()
         return self._left_memory
 
     @property
     def saves(self) -> int:
-        """How often a checkpoint was made after the store had failed one."""
+        """Number of checkpoints that were saved after a failed save."""
         self._read_logs()
         return self._saves
 
     @property
     def saves_failed(self) -> int:
-        """How often the store failed a save, as far as it was made later or is yet to be."""
+        """Number of failed saves. Consecutive failures count once."""
         return self.saves + len(self._failed)
 
     def counts(self) -> Counter[str]:
-        """By the promises' names, as far as servers tell."""
+        """Return the counts that the servers report, by the names of the promises."""
         return Counter(
             {
                 "answered again": self.repeated("same"),
@@ -139,7 +138,7 @@ class Evidence:
             self._left_memory += sum(_LEFT_MEMORY in line for _, line in self._lines(self._rlx_server))
 
     def _lines(self, part: Part) -> list[tuple[str, str]]:
-        """New lines of all its lives, with the names of their logs."""
+        """Return the new log lines of all processes of `part`, with the names of the logs."""
         found = []
         for running in list(part.lives):
             name = str(running.stderr_path)
@@ -149,4 +148,4 @@ class Evidence:
 
 
 Wait = Callable[[Callable[[], object], float], bool]
-"""Waits for something to be true, for so many seconds at most, and says whether it was."""
+"""A function that waits for a condition for a number of seconds at most, and returns whether it became true."""

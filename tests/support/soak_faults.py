@@ -1,4 +1,4 @@
-"""What happens to a service in a soak, in a seeded order in which every kind comes as often as any other."""
+"""Faults of a soak, in a seeded order in which every kind occurs equally often."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MET_SECONDS = 20.0
 
 
 class NothingToHit(Exception):
-    """The victim is not there just now."""
+    """The victim is not running, or is stopped already."""
 
 
 @dataclass
 class Ground:
-    """Where faults happen. `fill` and `s3` are there according to the kind of store.
+    """The target of the faults. `fill` and `s3` depend on the kind of store.
 
-    `wait` waits while other faults go on, and end when their time has come.
+    `wait` waits for a condition, and meanwhile ends other faults that are due.
     """
 
     service: SoakService
@@ -52,7 +52,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. `begin` does it and returns what ends it; `seconds` is how long it lasts."""
+    """A kind of fault. `begin` starts it and returns a function that ends it; `seconds` returns its duration."""
 
     name: str
     begin: Callable[[Ground], End]
@@ -60,7 +60,7 @@ class Kind:
 
 
 def deck(ground: Ground) -> Iterator[Kind]:
-    """All kinds in a random order, then all again, for ever."""
+    """Yield all kinds in a random order, repeatedly and without end."""
     assert catalogue(ground), f"no fault has {ground.only!r} in its name"
     while True:
         kinds = catalogue(ground)
@@ -69,7 +69,7 @@ def deck(ground: Ground) -> Iterator[Kind]:
 
 
 def catalogue(ground: Ground) -> list[Kind]:
-    """Every kind once."""
+    """Return the kinds of faults that apply to `ground`."""
     victims = [*(f"shard-{i}" for i in range(ground.service.shards)), "rlx-server", "worker", "client"]
     kinds = [Kind(f"kill {victim}", _killing(victim), _no_time) for victim in victims]
     kinds += [Kind(f"stop {victim}", _stopping(victim), _stop_seconds) for victim in victims]
@@ -83,7 +83,7 @@ def catalogue(ground: Ground) -> list[Kind]:
     ]
     if ground.service.shards > 1:
         kinds.append(Kind("delay between shards", _delay_between_shards, _some_time))
-    if not (ground.short and ground.bridge == "auto"):  # it takes half a minute
+    if not (ground.short and ground.bridge == "auto"):  # such a fault takes half a minute
         kinds += [
             Kind("lost answer", _lost_answer, _no_time),
             Kind("return, lost answer", _lost_answer_and_return, _no_time),
@@ -110,7 +110,7 @@ def _no_time(ground: Ground) -> float:
 
 
 def _stop_seconds(ground: Ground) -> float:
-    """The longest is longer than a lease lasts, the others than a worker waits for an answer."""
+    """Return a time that exceeds a lease or, if it is the shorter one, a worker's timeout for an answer."""
     return ground.stop_seconds * ground.random.choice((0.5, 0.5, 1.0))
 
 
@@ -119,7 +119,7 @@ def _some_time(ground: Ground) -> float:
 
 
 def _victim(ground: Ground, name: str) -> tuple[psutil.Process, End]:
-    """Whom it hits, and what makes the soak know that it was itself."""
+    """Return the process to hit, and a function that records that the soak killed it."""
     if name == "worker":
         workers = ground.service.parts.living_workers()
         if not workers:
@@ -150,7 +150,7 @@ def _stopping(name: str) -> Callable[[Ground], End]:
     def begin(ground: Ground) -> End:
         victim, _ = _victim(ground, name)
         if victim.pid in ground.stopped:
-            raise NothingToHit(f"{name} stands still already")
+            raise NothingToHit(f"{name} is stopped already")
         ground.stopped.add(victim.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.suspend()
@@ -175,7 +175,7 @@ def _on_a_wire(spoil: Callable[[Any, random.Random], None]) -> Callable[[Ground]
 
 
 def _vanish(ground: Ground) -> End:
-    # A client gives a silent server 25 s: too long for a short soak.
+    # A client waits 25 s for a server that does not answer: too long for a short soak.
     wires = [name for name in sorted(ground.service.wires) if not (ground.short and name == "clients")]
     directions = ground.random.choice([(True,), (False,), (True, False)])
     ground.service.wires[ground.random.choice(wires)].swallow(*directions)
@@ -183,14 +183,14 @@ def _vanish(ground: Ground) -> End:
 
 
 def _delay_between_shards(ground: Ground) -> End:
-    """What the shards say to each other takes long, until checkpoints were made so; far from so long that none is."""
+    """Delay messages between shards until two checkpoints are saved. The delay is too short to prevent checkpoints."""
     wires = [wire for name, wire in sorted(ground.service.wires.items()) if name.startswith("join-")]
     seconds, before = ground.random.uniform(0.05, 0.2), len(ground.archive.saved)
     for wire in wires:
         wire.delay(seconds)
 
     def end() -> None:
-        # The first of them may have been cut before.
+        # The first checkpoint may have been cut before the delay.
         ground.wait(lambda: len(ground.archive.saved) >= before + 2, 0.0 if ground.short else SEEN_SECONDS)
         for wire in wires:
             wire.heal()
@@ -207,7 +207,7 @@ def _at_s3(kind: str) -> Callable[[Ground], End]:
 
 
 def _until_a_save_failed(begin: Callable[[Ground], End]) -> Callable[[Ground], End]:
-    """Trouble with the store that lasts longer where no save has met any yet."""
+    """Return a fault of the store that lasts longer if no save has failed yet."""
 
     def begun(ground: Ground) -> End:
         end = begin(ground)
@@ -226,12 +226,12 @@ def _until_a_save_failed(begin: Callable[[Ground], End]) -> Callable[[Ground], E
 
 
 def _lost_answer(ground: Ground) -> End:
-    """Answers to pushes that were applied are lost, until one that came again was answered from the ledger."""
+    """Lose answers to applied pushes until a repeated push is answered from the ledger."""
     shard = ground.random.randrange(ground.service.shards)
     for _ in range(ATTEMPTS):
         before = ground.evidence.repeated("same", shard)
         if ground.bridge == "auto":
-            _past_the_deadline(ground, shard)  # the shard takes what lay in memory, and what came by gRPC since
+            _past_the_deadline(ground, shard)  # the shard gets the push by shared memory, and its repeat by gRPC
         else:
             _swallow_an_answer(ground, shard)
             ground.service.wires[f"shard-{shard}"].cut()
@@ -241,13 +241,13 @@ def _lost_answer(ground: Ground) -> End:
 
 
 def _lost_answer_and_return(ground: Ground) -> End:
-    """Shard 0's answer to a push is lost, and all return to a checkpoint that holds the push before it comes again."""
+    """Lose shard 0's answer to a push, and roll back to a checkpoint that holds the push before it is repeated."""
     victim = f"shard-{ground.random.randrange(ground.service.shards)}"
     wire = ground.service.wires["shard-0"]
     for _ in range(ATTEMPTS):
         before, incarnation = ground.evidence.repeated("earlier"), ground.sampler.status.incarnation
         if ground.bridge == "auto":
-            _past_the_deadline(ground, 0)  # workers go by gRPC for half a minute
+            _past_the_deadline(ground, 0)  # workers use gRPC for half a minute
         if _swallow_an_answer(ground, 0):
             lost = time.monotonic()
             ground.wait(lambda: ground.sampler.step_after(lost) is not None, SEEN_SECONDS)  # noqa: B023
@@ -263,25 +263,25 @@ def _lost_answer_and_return(ground: Ground) -> End:
 
 
 def _swallow_an_answer(ground: Ground, shard: int) -> bool:
-    """Until an answer with parameters was: its push is applied then. The connections there are stay as they are."""
+    """Swallow an answer with parameters, whose push is then applied. The connections stay open."""
     wire = ground.service.wires[f"shard-{shard}"]
     wire.swallow(False)
     return ground.wait(lambda: wire.swallowed >= 4 * SLOTS, SEEN_SECONDS)
 
 
 def _past_the_deadline(ground: Ground, shard: int) -> None:
-    """Hold a shard until its workers have given up waiting for it in memory."""
+    """Stop a shard until its workers no longer wait for it in shared memory."""
     end = _stopping(f"shard-{shard}")(ground)
     before = ground.evidence.left_memory
     try:
         if ground.wait(lambda: ground.evidence.left_memory > before, DEADLINE_SECONDS):
-            ground.wait(lambda: False, 0.5)  # the others do so in the same moment
+            ground.wait(lambda: False, 0.5)  # the other workers do so at the same time
     finally:
         end()
 
 
 def filling(folder: Path) -> Callable[[Ground], End]:
-    """Fill the file system that `folder` is on to its last byte, and give it back. It should be a small one."""
+    """Return a fault that fills the file system of `folder` to its last byte. The file system should be small."""
 
     def begin(ground: Ground) -> End:
         ballast = folder.parent / "ballast"
@@ -296,7 +296,7 @@ def filling(folder: Path) -> Callable[[Ground], End]:
 
 
 def writing_nothing(ground: Ground) -> End:
-    """Where no file system can be mounted: no file of the shards grows past a few bytes."""
+    """Limit the files of the shards to a few bytes, for machines on which a file system cannot be mounted."""
     limited = []
     for pid in ground.service.shard_pids():
         with contextlib.suppress(psutil.Error, OSError):
@@ -313,7 +313,7 @@ def writing_nothing(ground: Ground) -> End:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP still holds a process."""
+    """Return whether a process is stopped by SIGSTOP."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     return False

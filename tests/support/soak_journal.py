@@ -1,4 +1,4 @@
-"""What one worker of a soak saw, line by line as it saw it: a killed worker leaves all but its last word."""
+"""Journal of one worker of a soak, written line by line: a killed worker loses at most its last line."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-Counts = tuple[int, ...]  # of one worker, in each shard
+Counts = tuple[int, ...]  # counters of one worker, one for each shard
 
 JOINED, PUSHING, PUSHED, REFUSED, BROKEN, CLOSED = "J><x!."
 
 
 class Journal:
-    """Written by a worker. Its number, the first that is free, is the worker's counter in the flat vector."""
+    """The journal that a worker writes. `slot`, the first free number, is the worker's counter in the flat vector."""
 
     def __init__(self, folder: Path, slots: int) -> None:
         self.slot = sum(1 for _ in folder.iterdir())
         while True:
             if self.slot >= slots:
-                raise RuntimeError(f"there have been {slots} workers, and no more can be counted")
+                raise RuntimeError(f"all {slots} slots are used; raise `slots` to count more workers")
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
                 self._file = os.open(folder / f"{self.slot:05d}", flags, 0o666)
@@ -28,27 +28,27 @@ class Journal:
                 self.slot += 1
 
     def joined(self, incarnation: int, worker: str, push_id: int, counts: Counts) -> None:
-        """The worker belongs to an incarnation, and found its counters there like this."""
+        """Record that the worker joined an incarnation, and its counters at that time."""
         self._write(JOINED, incarnation, worker, push_id, *counts)
 
     def pushing(self, push_id: int, env_steps: int, gradient: bool, ways: str = "") -> None:
-        """A push is about to be sent. `ways`: to each shard, m through memory and g through gRPC."""
+        """Record that a push is about to be sent. `ways`: for each shard, m for shared memory or g for gRPC."""
         self._write(PUSHING, push_id, _now(), env_steps, int(gradient), ways or "-")
 
     def pushed(self, push_id: int, outcome: str, counts: Counts, repeats: int = 0) -> None:
-        """It was answered, after so many repeats of its parts, and the counters are these now."""
+        """Record the answer to a push, the number of repeats of its parts, and the counters after it."""
         self._write(PUSHED, push_id, _now(), outcome, repeats, *counts)
 
     def refused(self, repeats: int) -> None:
-        """It was not answered: it is of an incarnation that has ended."""
+        """Record that a push was refused because its incarnation has ended."""
         self._write(REFUSED, repeats)
 
     def broken(self, sentence: str) -> None:
-        """What the parameter server must never do."""
+        """Record a violation by the parameter server."""
         self._write(BROKEN, sentence)
 
     def closed(self) -> None:
-        """The worker ends."""
+        """Record that the worker ends."""
         self._write(CLOSED)
 
     def _write(self, *words: object) -> None:
@@ -57,9 +57,10 @@ class Journal:
 
 @dataclass
 class Push:
-    """A push: `outcome` is None if no answer was seen, and `counts` are those after it.
+    """A push: `outcome` is None if it was not answered, and `counts` are the counters after it.
 
-    `sent` and `answered` are microseconds of the clock that all processes of a machine share; `ways` see `Journal`.
+    `sent` and `answered` are microseconds of the monotonic clock that all processes of a machine share. For `ways` see
+    `Journal.pushing`.
     """
 
     env_steps: int
@@ -75,7 +76,7 @@ class Push:
 
 @dataclass
 class Stay:
-    """A worker in one incarnation. `pushes` by their number; `base`: its counters when it came."""
+    """The part of a journal in one incarnation. `pushes`: by push id. `base`: counters when the worker joined."""
 
     incarnation: int
     worker: str
@@ -84,24 +85,24 @@ class Stay:
     pushes: dict[int, Push] = field(default_factory=dict)
 
     def before(self, push_id: int) -> Counts:
-        """The counters that were seen before a push."""
+        """Return the last counters that the worker saw before a push."""
         known = [i for i, push in self.pushes.items() if i < push_id and push.outcome is not None]
         return self.pushes[max(known)].counts if known else self.base
 
     @property
     def last(self) -> Counts:
-        """The last counters that were seen."""
+        """Last counters that the worker saw."""
         return self.before(2**63)
 
     @property
     def undecided(self) -> dict[int, Push]:
-        """Pushes whose answers were not seen: one at most."""
+        """Pushes without an answer: at most one."""
         return {i: push for i, push in self.pushes.items() if push.outcome is None}
 
 
 @dataclass
 class Life:
-    """Everything that one worker saw."""
+    """The whole journal of one worker."""
 
     slot: int
     stays: list[Stay]
@@ -110,7 +111,7 @@ class Life:
 
 
 def read_journal(path: Path) -> Life:
-    """A worker's journal, up to its last whole line. A push of an incarnation that ended stays unanswered."""
+    """Read a worker's journal up to its last whole line. A push of an incarnation that ended stays unanswered."""
     life = Life(int(path.name), [], [], False)
     text = path.read_text(encoding="utf-8")
     for line in text[: text.rfind("\n") + 1].splitlines():

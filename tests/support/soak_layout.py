@@ -1,4 +1,4 @@
-"""How the flat vector of a soak is laid out: a network's parameters, and counters in every shard's range."""
+"""Layout of the flat vector of a soak: the parameters of a network, and counters in every shard's range."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Vector = npt.NDArray[np.float32]
 
 
 class Layout:
-    """`shards` segments of equal length, so that each is one shard's range: counters, a part of the network, a total.
+    """A layout of `shards` segments of equal length, one for each shard: counters, a part of the network, a total.
 
-    The counters are one for each worker that there ever was (`slots`), each raised by exactly 1 with every update of
-    that worker that the shard applies; the total is raised by 1 with every update. They are the first and the last
-    elements of the range, and float32 counts exactly up to 2^24.
+    Each of the `slots` counters belongs to one worker. When the shard applies an update, it adds exactly 1 to the
+    counter of its worker, and 1 to the total. The counters are the first elements of the range, and the total is the
+    last. float32 counts exactly up to 2^24.
     """
 
     def __init__(self, network: int, shards: int, slots: int) -> None:
@@ -26,7 +26,7 @@ class Layout:
         self.size = shards * (slots + self._part + 1)
 
     def spread(self, network: Vector) -> Vector:
-        """The whole vector, float32 [size], with counters at zero."""
+        """Return the whole vector, float32 [size], with counters at zero."""
         vector = np.zeros((self.shards, self.size // self.shards), np.float32)
         padded = np.zeros(self.shards * self._part, np.float32)
         padded[: self.network] = network
@@ -34,21 +34,21 @@ class Layout:
         return vector.reshape(-1)
 
     def gather(self, vector: Vector) -> Vector:
-        """The network's parameters, float32 [network]: a copy that cannot be written to."""
+        """Return a read-only copy of the network's parameters, float32 [network]."""
         network = self._rows(vector)[:, self.slots : -1].reshape(-1)[: self.network]
         network.flags.writeable = False
         return network
 
     def counts(self, vector: Vector) -> Any:
-        """The counters [shards, slots]: a view."""
+        """Return a view of the counters, [shards, slots]."""
         return self._rows(vector)[:, : self.slots]
 
     def totals(self, vector: Vector) -> Any:
-        """The totals [shards]: a view."""
+        """Return a view of the totals, [shards]."""
         return self._rows(vector)[:, -1]
 
     def mark(self, vector: Vector, slot: int) -> None:
-        """Make an update of `slot` raise what it has to raise."""
+        """Make an update add 1 to the counter of `slot` and to the total of every shard."""
         self.counts(vector)[:, slot] = 1
         self.totals(vector)[:] = 1
 

@@ -1,4 +1,4 @@
-"""The account of a soak: what every worker saw against what every checkpoint holds, shard by shard."""
+"""The audit of a soak: compares the journals of the workers with every checkpoint, shard by shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.soak_watch import Saved, SavedShard
 
 @dataclass
 class Account:
-    """What came of it. `violations` are sentences, and there should be none."""
+    """The result of an audit. `violations` are sentences; a correct run has an empty list."""
 
     violations: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -38,17 +38,22 @@ class Account:
 def audit(
     lives: list[Life], saved: list[Saved], shards: int, ended: bool = True, checked: Collection[str] = ()
 ) -> Account:
-    """Compare. `saved`: every checkpoint that ever was, the oldest first; the last one was written by an orderly end
-    where the training has `ended`. Those that were `checked` before are not once more.
+    """Compare the journals of the workers with the checkpoints.
 
-    - A worker that comes to an incarnation finds its counters as the newest checkpoint before it has them.
-    - A checkpoint holds, of each worker and in each shard, exactly the pushes up to the one that the shard's own ledger
-      names; of others what the incarnation began with. The total and the version of each shard are their sum.
-    - Of no worker does a checkpoint hold, in two shards, pushes that are more than one apart; and it holds no push that
-      was sent after one was answered that it lacks, of whichever workers, in whichever shards: it is one cut.
-    - A push is refused only if the checkpoint that its worker was returned to lacks it in some shard.
-    - The merged statistic has a sample for each of the steps.
-    - The global step of a checkpoint is the sum of the steps of these pushes, discarded ones as well.
+    `saved`: all checkpoints of the run, the oldest first. If training has `ended`, the last one was written by an
+    orderly end. Checkpoints that are in `checked` are not checked again.
+
+
+    - If a worker joins an incarnation, its counters are equal to the counters in the newest checkpoint before it.
+    - For each worker and shard, a checkpoint holds exactly the pushes up to the one in the shard's ledger. For workers
+      that are not in the ledger, it holds the counters with which the incarnation started. The total and the version
+      of each shard are the sum of the counters.
+    - The last pushes of one worker in two shards of a checkpoint differ by at most one.
+    - A checkpoint is a consistent cut of all workers and shards: if it lacks a push that was answered, it does not hold
+      a push that was sent after that answer.
+    - A push is refused only if the checkpoint to which its worker was rolled back lacks it in some shard.
+    - The merged statistic has one sample for each step.
+    - The global step of a checkpoint is the sum of the steps of these pushes, including discarded pushes.
     - The last checkpoint holds every push that was acknowledged since the last roll-back, in every shard.
     """
     account = Account()
@@ -91,7 +96,7 @@ def _check_life(account: Account, life: Life, begins: dict[int, Saved | None]) -
         if stay.base != expected:
             begin = begins[stay.incarnation]
             account.violations.append(
-                f"worker {life.slot} found its counters at {stay.base} in incarnation {stay.incarnation}, and the "
+                f"worker {life.slot} started incarnation {stay.incarnation} with counters {stay.base}, but the "
                 f"checkpoint before it ({begin.checkpoint_id if begin else 'none'}) has {expected}"
             )
         answered = [push for push in stay.pushes.values() if push.outcome is not None]
@@ -106,7 +111,7 @@ def _check_life(account: Account, life: Life, begins: dict[int, Saved | None]) -
 
 
 def _check_refused(account: Account, life: Life, begins: dict[int, Saved | None]) -> None:
-    """A worker that lives through a return to a checkpoint."""
+    """Check the refused pushes of a worker that saw roll-backs."""
     account.changes_seen += max(0, len(life.stays) - 1)
     for stay, following in itertools.pairwise(life.stays):
         for push_id, push in stay.undecided.items():
@@ -116,13 +121,13 @@ def _check_refused(account: Account, life: Life, begins: dict[int, Saved | None]
                 continue
             if all(shard.ledger.get(stay.worker, [0])[0] >= push_id for shard in begin.shards):
                 account.violations.append(
-                    f"push {push_id} of worker {life.slot} was refused, and checkpoint {begin.checkpoint_id}, with "
-                    f"which incarnation {following.incarnation} began, holds it in every shard"
+                    f"push {push_id} of worker {life.slot} was refused, but checkpoint {begin.checkpoint_id}, from "
+                    f"which incarnation {following.incarnation} started, holds it in every shard"
                 )
 
 
 def _is_in_a_push(saved: Saved, lives: list[Life]) -> bool:
-    """Whether there is a push that one shard holds, and another does not yet: it was answered later."""
+    """Return whether one shard holds a push that another shard lacks, and the push was answered later."""
     for stay in (stay for life in lives for stay in life.stays if stay.incarnation == saved.incarnation):
         held = [shard.ledger.get(stay.worker, [0])[0] for shard in saved.shards]
         push = stay.pushes.get(max(held))
@@ -132,7 +137,7 @@ def _is_in_a_push(saved: Saved, lives: list[Life]) -> bool:
 
 
 def _check_cut(account: Account, saved: Saved, lives: list[Life]) -> None:
-    """All that it holds was sent before anything was answered that it lacks."""
+    """Check that a checkpoint holds only pushes that were sent before the answer to any push that it lacks."""
     held, lacking = (0, ""), (sys.maxsize, "")
     for life in lives:
         for stay in life.stays:
@@ -149,8 +154,8 @@ def _check_cut(account: Account, saved: Saved, lives: list[Life]) -> None:
                     lacking = min(lacking, (push.answered, name % (last + 1)))
     if held[0] > lacking[0]:
         account.violations.append(
-            f"checkpoint {saved.checkpoint_id} is no cut: it holds {held[1]}, which was sent "
-            f"{(held[0] - lacking[0]) / 1000:.1f} ms after {lacking[1]} was answered, which it lacks"
+            f"checkpoint {saved.checkpoint_id} is not a consistent cut: it holds {held[1]}, which was sent "
+            f"{(held[0] - lacking[0]) / 1000:.1f} ms after the answer to {lacking[1]}, which it lacks"
         )
 
 
@@ -166,7 +171,7 @@ def _check_saved(account: Account, saved: Saved, lives: dict[int, Life], begin: 
         total = int(shard.counts.sum())
         if not total == shard.total == shard.version:
             account.violations.append(
-                f"{where}: the counters make {total}, the total is {shard.total}, the version is {shard.version}"
+                f"{where}: the counters sum to {total}, the total is {shard.total}, the version is {shard.version}"
             )
         for slot in range(len(shard.counts)):
             value = int(shard.counts[slot])
@@ -175,7 +180,7 @@ def _check_saved(account: Account, saved: Saved, lives: dict[int, Life], begin: 
             allowed = {before} if life is None else _allowed(life, saved.incarnation, shard, index, before)
             account.values_compared += 1
             if value not in allowed:
-                account.violations.append(f"{where}: worker {slot} has {value}, and {sorted(allowed)} is right")
+                account.violations.append(f"{where}: the counter of worker {slot} is {value}, not in {sorted(allowed)}")
 
 
 def _check_steps(account: Account, saved: Saved, lives: list[Life], begin: Saved | None) -> None:
@@ -185,18 +190,18 @@ def _check_steps(account: Account, saved: Saved, lives: list[Life], begin: Saved
     account.steps_uncertain = max(account.steps_uncertain, high - low)
     if saved.shards[0].samples != saved.shards[0].env_steps:
         account.violations.append(
-            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, and its statistic has "
+            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, but its statistic has "
             f"{saved.shards[0].samples:.0f} samples"
         )
     if not low <= saved.shards[0].env_steps <= high:
         account.violations.append(
-            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, and its pushes make "
-            f"{low}{f' to {high}' if high > low else ''}"
+            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, but its pushes have "
+            f"{low}{f' to {high}' if high > low else ''} steps"
         )
 
 
 def _allowed(life: Life, incarnation: int, shard: SavedShard, index: int, before: int) -> set[int]:
-    """What the shard's counter of a worker may be in a checkpoint of an incarnation."""
+    """Return the values that a shard's counter of a worker may have in a checkpoint of an incarnation."""
     stays = [stay for stay in life.stays if stay.incarnation == incarnation]
     if not stays:
         return {before}
@@ -204,7 +209,7 @@ def _allowed(life: Life, incarnation: int, shard: SavedShard, index: int, before
     if named:
         push_id, discard, _ = shard.ledger[named[-1].worker]
         return {_held(named[-1], push_id, discard, index)}
-    # It has pushed nothing yet, or it has left and its number was forgotten.
+    # The worker has not pushed yet, or it has deregistered and was removed from the ledger.
     values = {stays[0].base[index]}
     if _may_have_left(life, stays[-1]):
         values.add(stays[-1].last[index])
@@ -213,9 +218,9 @@ def _allowed(life: Life, incarnation: int, shard: SavedShard, index: int, before
 
 
 def _held(stay: Stay, push_id: int, discard: int, index: int) -> int:
-    """The counter when the shard's newest push of the worker is this one."""
+    """Return the worker's counter after push `push_id`, the newest of the worker in the shard."""
     push = stay.pushes.get(push_id)
-    if push is None:  # of the steps that were told again after a roll-back, without an update
+    if push is None:  # repeats only the steps after a roll-back, without an update
         return stay.base[index]
     if push.outcome is not None:
         return push.counts[index]
@@ -239,7 +244,7 @@ def _check_last(account: Account, last: Saved, lives: list[Life], begins: dict[i
                 end < seen for end, seen in zip(ends, stay.last, strict=True)
             ):
                 account.violations.append(
-                    f"worker {life.slot} saw its counters at {stay.last}, and the last checkpoint has {ends}: "
+                    f"worker {life.slot} saw counters {stay.last}, but the last checkpoint has {ends}: "
                     "acknowledged updates are lost"
                 )
             for shard in range(shards):

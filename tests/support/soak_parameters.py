@@ -1,4 +1,4 @@
-"""A bridge that turns gradients into updates and keeps account of what becomes of each of them."""
+"""A parameters client that turns gradients into updates and checks the outcome of each update."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .soak_journal import Counts, Journal
 from .soak_layout import Layout
 
 STATISTIC = "soak/steps"
-"""Has a sample for each environment step: as many as shard 0 has counted steps, whatever becomes of a push."""
+"""A statistic with one sample for each environment step that shard 0 has counted, whatever the outcome of a push."""
 
 
 ANSWER_SECONDS = 6.0
-"""How long a worker of a soak waits for an answer: less than others do, so that a soak takes less time."""
+"""Timeout of a worker of a soak for an answer: shorter than the default, so that a soak takes less time."""
 
 
 class LedgerBroken(Exception):
-    """An update or a sample was lost or doubled, or a shard contradicts itself."""
+    """An update or a sample was lost or doubled, or the values of a shard contradict each other."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """What a bridge knows and does not tell its agent."""
+    """Private state of a parameters client."""
 
     incarnation: int
     worker: str
@@ -38,12 +38,12 @@ class Inside:
 
 
 def inside(bridge: Any) -> Inside:
-    """Of the bridge over gRPC."""
+    """Return the private state of a parameters client over gRPC."""
     return Inside(bridge._incarnation, bridge._worker_id, bridge._links[0]._push_id)
 
 
 class Attempts:
-    """Counts how often the calls of a bridge over gRPC are made, beyond the first time: through memory and gRPC."""
+    """A counter of repeated calls of a parameters client, through shared memory and gRPC."""
 
     def __init__(self, bridge: Any) -> None:
         self.repeats = 0
@@ -55,7 +55,7 @@ class Attempts:
             link.transport.mark_lost = self._after_a_loss(link.transport.mark_lost)
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
-        """The answers; raises what the bridge's own calls raise."""
+        """Return the answers. Raises the errors of the client's own calls."""
         return self._calls([replace(call, method=_Counted(call.method, self)) for call in calls])
 
     def __getattr__(self, name: str) -> Any:
@@ -63,7 +63,7 @@ class Attempts:
 
     @property
     def ways(self) -> str:
-        """To each shard: m through memory, g through gRPC."""
+        """Transport to each shard: m for shared memory, g for gRPC."""
         return "".join("g" if link.memory is None else "m" for link in self._links)
 
     def _after_a_loss(self, lost: Callable[..., None]) -> Callable[..., None]:
@@ -75,7 +75,7 @@ class Attempts:
 
 
 class _Counted:
-    """A method of a stub that is to be called once."""
+    """A method of a stub. Every call after the first counts as a repeat."""
 
     def __init__(self, method: Any, attempts: Attempts) -> None:
         self._method = method
@@ -87,7 +87,7 @@ class _Counted:
         return self._method(request, timeout=timeout)
 
     def future(self, request: Any, timeout: float) -> Any:
-        """Ask now."""
+        """Start the call, and return its future."""
         self._count()
         return self._method.future(request, timeout=timeout)
 
@@ -97,12 +97,15 @@ class _Counted:
 
 
 class LedgerParameters(Parameters):
-    """Between an agent, who sees nothing but its network, and the bridge to shards that add what they are sent.
+    """A wrapper of an agent's parameters client that hides the counters from the agent and checks every answer.
 
-    An update is RMSProp's, its mean squares this worker's own (Mnih et al. 2016, equations S2 and S3), and each raises
-    this worker's counters by 1. Raises LedgerBroken, and says so in the journal, unless every answer shows exactly
-    that: raised in all shards where it was accepted, not in all where it was discarded, and in none that is told
-    twice. The merged statistic has as many samples as there were steps, and no push is refused.
+    The shards add the updates that they receive. An update is a step of RMSProp with mean squares of this worker
+    (Mnih et al. 2016, equations S2 and S3), and it adds 1 to this worker's counters. The wrapper writes to the journal
+    and raises LedgerBroken unless every answer shows that
+    - an applied update raised the counters of all shards by 1, and a repeated push did not raise them again,
+    - a discarded update did not raise the counters of all shards,
+    - the merged statistic has as many samples as there were steps.
+    A refused push also raises LedgerBroken.
     """
 
     def __init__(self, context: AgentContext | LearnerContext, layout: Layout, journal: Journal, config: Any) -> None:
@@ -120,7 +123,7 @@ class LedgerParameters(Parameters):
         self._last: tuple[Pulled, Pulled] | None = None
 
     def gradient_memory(self) -> None:
-        """What is sent is longer than what the agent computes."""
+        """Return None: the update that is sent is longer than the agent's gradient."""
 
     def pull(self) -> Pulled:
         pulled = self._parameters.pull()
@@ -137,7 +140,7 @@ class LedgerParameters(Parameters):
         *,
         loss: float | None = None,
     ) -> Pushed:
-        assert want_parameters, "what became of an update is read in the parameters: sync_interval is 1"
+        assert want_parameters, "the outcome of an update is read from the parameters: sync_interval must be 1"
         update = None
         if gradient is not None:
             update = self._layout.spread(self._update(gradient))
@@ -172,10 +175,12 @@ class LedgerParameters(Parameters):
         )
 
     def _pushed_late(self, update: FlatVector | None, env_steps: int) -> Pushed:
-        """A roll-back was noticed between two pushes, by who tells of no steps: this one goes nowhere."""
+        """Send a push after a roll-back that was noticed between two pushes. The push must be discarded."""
         pushed = self._parameters.push(update, env_steps)
         if pushed.discarded != "incarnation" or env_steps or pushed.pulled is None:
-            self._break(f"after a roll-back a push of {env_steps} steps came to {pushed.discarded or 'be applied'}")
+            self._break(
+                f"after a roll-back, the outcome of a push of {env_steps} steps is {pushed.discarded or 'applied'}"
+            )
         self._join(inside(self._client), pushed.pulled)
         return replace(pushed, pulled=self._taken(pushed.pulled))
 
@@ -186,11 +191,11 @@ class LedgerParameters(Parameters):
         return update
 
     def _join(self, stay: Inside, pulled: Pulled) -> None:
-        """An incarnation begins: counters may have fallen back, and the push in flight may be among them."""
+        """Join an incarnation. Its counters may be lower than before, and may include the push in flight."""
         self._seen[:] = 0
         counts = self._counts(pulled)
         if any(now > last + 1 for now, last in zip(counts, self._own, strict=True)):
-            self._break(f"the counters were {self._own}, and a new incarnation has {counts}")
+            self._break(f"the counters were {self._own}, but a new incarnation has {counts}")
         self._stay, self._own = stay, counts
         self._journal.joined(stay.incarnation, stay.worker, stay.push_id, counts)
 
@@ -209,11 +214,11 @@ class LedgerParameters(Parameters):
             )
 
     def _counts(self, pulled: Pulled) -> Counts:
-        """This worker's counters, after everybody's were compared with the totals and with what was seen before."""
+        """Compare all counters with the totals and the last answer, and return this worker's counters."""
         counts, totals = self._layout.counts(pulled.parameters), self._layout.totals(pulled.parameters)
         sums = counts.sum(axis=1, dtype=np.float64)
         if (sums != totals).any() or pulled.version != totals[0]:
-            self._break(f"the counters make {sums}, the totals are {totals}, and the version is {pulled.version}")
+            self._break(f"the sums of the counters are {sums}, the totals {totals}, and the version {pulled.version}")
         samples = pulled.statistics[STATISTIC].count
         if samples != pulled.global_step:
             self._break(f"the statistic has {samples:.0f} samples of {pulled.global_step} steps")

@@ -1,4 +1,4 @@
-"""The processes of a soak, kept alive as a supervisor keeps them, and ended in order."""
+"""The processes of a soak: restarted as by a supervisor, and ended in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Command = list[str]
 
 @dataclass(frozen=True)
 class Exit:
-    """A process that has ended. `killed`: by the soak."""
+    """The exit of a process. `killed`: whether the soak killed it."""
 
     part: str
     code: int
@@ -27,13 +27,13 @@ class Exit:
 
     @property
     def without_store(self) -> bool:
-        """A server that could not read its store when it started says so and ends: it is started again."""
+        """Whether a server ended with an error because it could not read its store at its start. It is restarted."""
         words = tuple(f"relaax-parameter-server: cannot {verb} " for verb in ("list", "read", "write"))
         return self.code == 1 and any(line.startswith(words) for line in self.report.splitlines())
 
 
 class Part:
-    """One process, and those that take its place after it. A server keeps its address."""
+    """A process and its restarts. A server keeps its address."""
 
     def __init__(self, processes: Processes, name: str, command: Callable[[], Command]) -> None:
         self.name = name
@@ -44,16 +44,16 @@ class Part:
 
     @property
     def running(self) -> Running:
-        """The one that runs, or ran last."""
+        """The process that runs, or ran last."""
         return self.lives[-1]
 
     def start(self) -> Running:
-        """Start it, again if need be."""
+        """Start or restart the process."""
         self.lives.append(self._processes.start(*self._command()))
         return self.running
 
     def victim(self) -> psutil.Process | None:
-        """What a fault is done to; None if it is dead just now."""
+        """Return the process that a fault hits; None if it is dead."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.running.pid)
             return process if is_alive(process) else None
@@ -61,7 +61,7 @@ class Part:
 
 
 class Parts:
-    """All of them. A thread starts again what has ended, and remembers every worker that it sees."""
+    """All processes of a soak. A thread restarts processes that have ended, and records every worker that it finds."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
@@ -71,29 +71,29 @@ class Parts:
         self._thread: threading.Thread | None = None
 
     def add(self, part: Part) -> Part:
-        """A part to be kept alive."""
+        """Add a part to be restarted when it ends."""
         self.parts[part.name] = part
         return part
 
     def watch(self) -> None:
-        """Keep them alive from now on."""
+        """Start the thread that restarts parts."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def unwatch(self) -> None:
-        """Let them end."""
+        """Stop the thread that restarts parts."""
         self._stop.set()
         if self._thread:
             self._thread.join()
 
     def living_workers(self) -> list[psutil.Process]:
-        """Processes that serve a client, those of dead servers included."""
+        """Return the worker processes that are alive, including workers of dead servers."""
         self._see_workers()
         return [worker for worker in list(self.workers.values()) if is_alive(worker)]
 
     def end(self, names: list[str], seconds: float) -> dict[str, int]:
-        """Ask them to end, together, and wait. Their exit codes; raises AssertionError if one hangs."""
+        """Terminate the named parts together, wait, and return their exit codes. Raises AssertionError if one hangs."""
         begun = time.monotonic()
         for name in names:
             with contextlib.suppress(ProcessLookupError):
@@ -104,11 +104,11 @@ class Parts:
             del self.parts[name]
         return codes
 
-    def expect_no_process(self, everybody: list[Running]) -> None:
-        """Nothing that was ever started is there any more."""
+    def expect_no_process(self, started: list[Running]) -> None:
+        """Raise AssertionError if a started process, or a process of its session, is still running."""
         wait_until(lambda: not self.living_workers(), "every worker has ended", 60)
-        for running in everybody:
-            assert not running.session(), f"{running.process.args} has left {running.session()}"
+        for running in started:
+            assert not running.session(), f"processes {running.session()} of {running.process.args} are still running"
 
     def _watch(self) -> None:
         while not self._stop.wait(0.1):

@@ -1,4 +1,4 @@
-"""A soak as a table of its faults and as a picture."""
+"""The faults of a soak as a CSV file, and its training as a picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_csv(summary: dict[str, Any], path: Path) -> None:
-    """Every fault in its order: how long it lasted, and how long after its end the global step rose again."""
+    """Write every fault in order, with its duration and the time from its end until the global step rises again."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["fault", "leg", "kind", "seconds", "recovery_seconds"])
@@ -17,7 +17,7 @@ def write_csv(summary: dict[str, Any], path: Path) -> None:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """Mean return and global step against minutes, and below them the recoveries by kind."""
+    """Draw mean return and global step against minutes, and below them the recovery times of each kind of fault."""
     import matplotlib
 
     matplotlib.use("Agg")

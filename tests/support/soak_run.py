@@ -1,4 +1,4 @@
-"""A soak: training under faults, and what must be true at its end."""
+"""A soak: training under faults, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from support.soak_service import SLOTS, SoakService, write_soak_config
 from support.soak_summary import Plan, Record, Storm, Struck, summarize
 from support.soak_watch import Archive, Sampler
 
-BETWEEN, BETWEEN_SHORT = 1.5, 1.0  # seconds, at most, between the beginnings of two faults of a storm
+BETWEEN, BETWEEN_SHORT = 1.5, 1.0  # maximum seconds between the starts of two faults of a storm
 DISK = "8m"
 STEERED = 3
-"""Faults that a leg has beyond its plan for each promise that it was to test and has not yet."""
+"""Maximum number of additional faults of a leg for each required promise that its planned faults did not test."""
 
 Say = Callable[[str], None]
 
 
 class SoakFailure(AssertionError):
-    """What went wrong, after how many faults."""
+    """A failed check of a soak, with the number of faults before it."""
 
     def __init__(self, faults: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -44,7 +44,7 @@ class SoakFailure(AssertionError):
 
 @dataclass
 class Leg:
-    """A part of the soak, with a store of its own. `fill` fills its disk, `s3` makes trouble before it."""
+    """A part of the soak with its own store. `fill` fills its disk; `s3` is a proxy of S3 that injects errors."""
 
     name: str
     location: list[str]
@@ -54,7 +54,7 @@ class Leg:
 
 
 class Soak:
-    """Runs one leg after the other. `say` is told how it goes."""
+    """A sequence of legs. `say` is called with each line of progress."""
 
     def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
         self.plan = plan
@@ -66,12 +66,12 @@ class Soak:
         self._began = time.monotonic()
         self._config = write_soak_config(folder, plan.shards, plan.seed, plan.bridge)
         self._evidence: Evidence | None = None
-        self._counted: Counter[str] = Counter()  # what the servers of earlier legs told
+        self._counted: Counter[str] = Counter()  # counts of the servers of earlier legs
         self._checked: set[str] = set()
         self.struck = 0
 
     def leg(self, leg: Leg, faults: int, last: bool) -> None:
-        """Start, storms, an orderly end, and a look at what the store holds then. Raises AssertionError."""
+        """Start the service, run the storms, end the service in order, and check its store. Raises AssertionError."""
         logs = self.folder / leg.name
         logs.mkdir()
         with Processes(logs) as processes:
@@ -93,7 +93,7 @@ class Soak:
                 self.say(f"{leg.name}: ending")
                 self.record.codes[leg.name] = codes = service.stop()
                 reports = "\n".join(running.report() for running in service.everybody if running.returncode)
-                assert not any(codes.values()), f"not everybody ended well: {codes}\n{reports}"
+                assert not any(codes.values()), f"exit codes must be 0, not {codes}\n{reports}"
             finally:
                 service.close()
                 archive.close()
@@ -121,7 +121,7 @@ class Soak:
         self._expect_checkpoint(sampler, archive)
 
     def _steer(self, leg: Leg, ground: Ground, faults: int) -> None:
-        """Do once more what tests a promise that has not been tested. Raises AssertionError if it is not then."""
+        """Repeat the faults that test the untested promises. Raises AssertionError if a promise stays untested."""
         kinds = catalogue(ground)
         for promise in required([kind.name for kind in kinds], leg.name, faults):
             able = [kind for kind in kinds if promise.kind in kind.name]
@@ -129,14 +129,14 @@ class Soak:
             for kind in itertools.islice(itertools.cycle(able), STEERED):
                 if counts[promise.name]:
                     break
-                self.say(f"{leg.name}: {promise.name} is to be tested yet")
+                self.say(f"{leg.name}: {promise.name} is not tested yet")
                 self._storm_and_calm(leg, ground, iter([kind]), 1)
                 counts = self.counts(ground.archive)
-            assert counts[promise.name], f"nothing has tested what was to be tested, there were no {promise.what}"
+            assert counts[promise.name], f"promise {promise.name!r} was not tested: there were no {promise.what}"
             self.record.required.add(promise.name)
 
     def _storm_and_calm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> int:
-        """How many faults there were. Raises AssertionError if all is not well afterwards."""
+        """Run a storm, check the service after it, and return the number of faults. Raises AssertionError."""
         record, service, sampler = self.record, ground.service, ground.sampler
         storm = self._storm(leg, ground, cards, size)
         self._expect_calm(storm, sampler, service)
@@ -153,7 +153,7 @@ class Soak:
         return len(storm.faults)
 
     def _account(self, archive: Archive) -> Account:
-        """The account so far. It knows of every incarnation what checkpoint it began with."""
+        """Return the audit of the run so far. The archive holds the checkpoint from which each incarnation started."""
         known = {stay.incarnation for life in self.lives() for stay in life.stays}
         wait_until(archive.looked, "the store can be read")
         saved = sorted([*self.record.saved, *archive.saved.values()], key=lambda s: s.order)
@@ -164,13 +164,13 @@ class Soak:
         return account
 
     def lives(self) -> list[Life]:
-        """What all workers have seen."""
+        """Return the journals of all workers."""
         return [read_journal(path) for path in sorted(self.journals.iterdir())]
 
     def counts(self, archive: Archive | None = None, account: Account | None = None) -> Counter[str]:
-        """How often each promise was put to the test so far, by its name."""
+        """Return how often each promise was tested so far, by its name."""
         if account is None:
-            assert archive is not None, "one of the two"
+            assert archive is not None, "either archive or account must be given"
             account = self._account(archive)
         return self._counts() + Counter(
             {
@@ -185,7 +185,7 @@ class Soak:
         return self._counted + (self._evidence.counts() if self._evidence else Counter())
 
     def _storm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> Storm:
-        """So many faults, one after the other; each ends when its time has come."""
+        """Start `size` faults one after the other, and end each when it is due."""
         storm = Storm()
         active: list[tuple[float, End, Struck]] = []
         between = BETWEEN_SHORT if self.plan.short else BETWEEN
@@ -196,7 +196,7 @@ class Soak:
             begun = time.monotonic()
             try:
                 end = kind.begin(ground)
-            except NothingToHit:  # it is dead, or stands still already
+            except NothingToHit:  # the victim is dead, or stopped already
                 self.record.skipped += 1
                 continue
             self.struck += 1
@@ -209,7 +209,7 @@ class Soak:
         return storm
 
     def _expect_calm(self, storm: Storm, sampler: Sampler, service: SoakService) -> None:
-        """The global step rises again and every client's worker pushes again, within a bounded time."""
+        """Check that the global step rises and the workers of all clients push again within a bounded time."""
 
         def trains() -> bool:
             rises = sampler.advanced(storm.ended) is not None
@@ -229,7 +229,7 @@ class Soak:
             fault.advanced = sampler.advanced(fault.ended)
 
     def _expect_checkpoint(self, sampler: Sampler, archive: Archive) -> None:
-        """The last fault is over for the shards too, which notice after half a minute that another has vanished."""
+        """Wait for a checkpoint after the last fault. Shards notice a vanished shard only after half a minute."""
         step = sampler.status.global_step
         wait_until(
             lambda: archive.newest_step >= step, "a checkpoint is made after the last fault", self.plan.bound, 0.1
@@ -239,10 +239,10 @@ class Soak:
         broken = sampler.broken()
         assert not broken, "\n".join(broken)
         wrong = [each for each in service.parts.exits if not each.killed and not each.without_store]
-        assert not wrong, f"{wrong[0].part} has ended by itself\n{wrong[0].report}"
+        assert not wrong, f"{wrong[0].part} ended without being killed\n{wrong[0].report}"
 
     def _reach_target(self, sampler: Sampler) -> None:
-        """After the last fault."""
+        """Wait until the mean return reaches the target after the last fault."""
         target, record = self.plan.target, self.record
         reached = lambda: sampler.status.mean_return_100 >= target  # noqa: E731
         wait_until(reached, f"the mean return is {target:g}", self.plan.patience, 0.2)
@@ -251,7 +251,7 @@ class Soak:
         self.say(f"mean return {record.final_return:.1f} at step {step:,}")
 
     def _expect_whole(self, leg: Leg, archive: Archive, logs: Path) -> None:
-        """Every checkpoint that was published is what was written; nothing is left that the next start keeps."""
+        """Check that every published checkpoint is complete, and that `clean` deletes all unpublished files."""
         assert not archive.damaged, archive.damaged
         saved = sorted(archive.saved.values(), key=lambda s: s.order)
         self.record.saved += saved
@@ -267,14 +267,14 @@ class Soak:
 
 
 def _end_due(active: list[tuple[float, End, Struck]], until: float) -> None:
-    """Let faults end that are due before `until`; then wait for that, where it is a time."""
+    """End the faults that are due before `until`, then wait until then if it is finite."""
     while active:
         first = min(active, key=lambda each: each[0])
         due, end, fault = first
         if due > until:
             break
         time.sleep(max(0.0, due - time.monotonic()))
-        active.remove(first)  # its end may wait while others end
+        active.remove(first)  # the end of a fault may wait, and end others meanwhile
         end()
         fault.ended = time.monotonic()
     if until < float("inf"):
@@ -282,7 +282,7 @@ def _end_due(active: list[tuple[float, End, Struck]], until: float) -> None:
 
 
 def _wait_for(active: list[tuple[float, End, Struck]], condition: Callable[[], object], seconds: float) -> bool:
-    """Whether it was true within so many seconds. Meanwhile faults end that are due."""
+    """Return whether the condition became true within `seconds`. Meanwhile, end the faults that are due."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -299,7 +299,7 @@ def _unpublished(store: Store) -> list[str]:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """A file system of a few megabytes at `folder`; whether there is one, which needs the right to mount."""
+    """Mount a file system of a few megabytes at `folder`. Yield False if the user may not mount."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
     mounted = shutil.which("mount") is not None and not subprocess.run(command, capture_output=True).returncode
@@ -311,7 +311,7 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 
 def run_soak(plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
-    """One training over two legs: on a small disk, then in S3. The summary; raises SoakFailure."""
+    """Train over two legs, on a small disk and then in S3, and return the summary. Raises SoakFailure."""
     soak = Soak(plan, folder, say)
     try:
         return _run_legs(soak, plan, folder, say)
@@ -327,7 +327,7 @@ def _run_legs(soak: Soak, plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
         checkpoints = folder / "disk" / "checkpoints"
         checkpoints.mkdir()
         if not mounted:
-            say("no file system can be mounted here: a full disk is a limit on the length of files")
+            say("cannot mount a file system: a limit on the length of files replaces a full disk")
         fill = filling(checkpoints) if mounted else writing_nothing
         location = ["--checkpoint-dir", str(checkpoints)]
         soak.leg(Leg("local", location, LocalStore(checkpoints), fill), first, last=not plan.s3)
@@ -341,7 +341,7 @@ def _run_legs(soak: Soak, plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
 
 
 def _second_leg(soak: Soak, stack: contextlib.ExitStack, checkpoints: Path, faults: int) -> None:
-    from support.s3_server import S3Proxy, keys_file, s3_server  # which loads boto3
+    from support.s3_server import S3Proxy, keys_file, s3_server  # loads boto3
 
     folder = soak.folder / "s3-server"
     folder.mkdir()

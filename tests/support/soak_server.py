@@ -1,4 +1,4 @@
-"""What an algorithm whose updates are kept account of tells the parameter server (see `soak_layout`)."""
+"""The parameter server class of an algorithm whose updates are counted (see `soak_layout`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from .soak_parameters import STATISTIC
 
 
 class AccountingServer(ParameterServerBase):
-    """Before the algorithm's own class among the bases: shards add what they are sent, to a vector with an account."""
+    """A mixin that makes shards add the updates that they receive to a vector with counters.
+
+    It stands before the algorithm's own class in the list of bases.
+    """
 
     def layout(self) -> Layout:
-        """Say where network and account are."""
-        network = super().initial_parameters(self.config.seed)  # that of the next base
+        """Return the layout of network and counters."""
+        network = super().initial_parameters(self.config.seed)  # of the algorithm's own class
         return Layout(len(network), self.config.segments, self.config.slots)
 
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The service under soak: shards, an RLX server, CartPole clients, and a wire wherever two of them talk."""
+"""The service of a soak: shards, an RLX server, CartPole clients, and a wire for each connection between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKPOINT_SECONDS = 3
 
 
 def write_soak_config(folder: Path, shards: int, seed: int, bridge: str) -> Path:
-    """CartPole by the soak's own da3c. Its checkpoints are where the command line says."""
+    """Write a configuration of CartPole with the soak's da3c. The command line sets the location of checkpoints."""
     journals = folder / "journals"
     journals.mkdir(exist_ok=True)
     document = {
@@ -63,7 +63,7 @@ def write_soak_config(folder: Path, shards: int, seed: int, bridge: str) -> Path
 
 
 def own_host() -> str:
-    """An address of this machine that no other soak uses: a server that is started again finds its port free."""
+    """Return a loopback address that no other soak uses, so that the port of a restarted server is free."""
     if sys.platform != "linux":
         return "127.0.0.1"
     pid = os.getpid()
@@ -71,8 +71,10 @@ def own_host() -> str:
 
 
 class SoakService:
-    """Its parts are `shard-0`, `shard-1`, ..., `rlx-server`, `client-0`, ...; its wires lead to `clients` (between them
-    and the RLX server), `shard-0`, ... (from workers), and `join-1`, ... (from the other shards to shard 0).
+    """The processes of a soak and the wires between them.
+
+    The parts are `shard-0`, `shard-1`, ..., `rlx-server`, `client-0`, ... The wires are `clients` (from clients to the
+    RLX server), `shard-0`, ... (from workers to shards), and `join-1`, ... (from the other shards to shard 0).
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class SoakService:
         ]
 
     def start(self) -> None:
-        """All at once: who is there first waits for the others, which their wires refuse until then."""
+        """Start all parts at once. A wire refuses connections until its target is ready, so early parts wait."""
         for part in self._servers:
             part.start()
         for part in self._servers:
@@ -136,19 +138,19 @@ class SoakService:
 
     @property
     def everybody(self) -> list[Running]:
-        """Every process that was ever started."""
+        """All processes that were started."""
         return [life for part in (*self._servers, *self._clients) for life in part.lives]
 
     def shard_pids(self) -> list[int]:
-        """Of the shards that run now."""
+        """Return the process ids of the running shards."""
         return [part.running.pid for part in self._servers[:-1]]
 
     def evidence(self, leg: str) -> Evidence:
-        """What its servers tell, from now on."""
+        """Return the evidence of the servers from now on."""
         return Evidence(leg, self._servers[:-1], self._servers[-1])
 
     def stop(self) -> dict[str, int]:
-        """In order; every part ends by itself. Their exit codes. Raises AssertionError if one hangs."""
+        """End the parts in order and return their exit codes. Raises AssertionError if one hangs."""
         self.parts.unwatch()
         for wire in self.wires.values():
             wire.heal()
@@ -159,6 +161,6 @@ class SoakService:
         return codes
 
     def close(self) -> None:
-        """Whatever is left."""
+        """Stop the restarts and close the wires."""
         self.parts.unwatch()
         self._stack.close()

@@ -1,17 +1,18 @@
-"""The account of environment steps: shard 0 counts each exactly once, whatever became of its gradient."""
+"""The audit of environment steps: shard 0 counts each step exactly once, whatever the outcome of its gradient."""
 
 from __future__ import annotations
 
 from support.soak_journal import Life, Stay
 from support.soak_watch import Saved
 
-Range = tuple[int, int]  # the least and the most
+Range = tuple[int, int]  # minimum and maximum
 
 
 def steps_of(life: Life, incarnation: int, saved: Saved, begin: Saved | None) -> Range:
-    """Steps of a worker that a checkpoint must hold beyond what its incarnation began with.
+    """Return the range of a worker's steps that a checkpoint must hold, without those before its incarnation.
 
-    If the two differ the worker was told of a roll-back twice in one push, or it left with its last push undecided.
+    The two ends differ if two roll-backs met one push of the worker, or if it deregistered before its last push was
+    answered.
     """
     low = high = 0
     for index, stay in enumerate(life.stays):
@@ -28,19 +29,19 @@ def steps_of(life: Life, incarnation: int, saved: Saved, begin: Saved | None) ->
 
 
 def _pushes(stay: Stay, saved: Saved, slot: int) -> Range:
-    """The number of the last push that shard 0 had counted."""
+    """Return the range of the last push id that shard 0 had counted."""
     ledger = saved.shards[0].ledger
     if stay.worker in ledger:
         return ledger[stay.worker][0], ledger[stay.worker][0]
     answered = {i: push.counts[0] for i, push in stay.pushes.items() if push.outcome is not None}
-    if int(saved.shards[0].counts[slot]) <= stay.base[0]:  # it has pushed nothing yet that was applied
+    if int(saved.shards[0].counts[slot]) <= stay.base[0]:  # none of its pushes was applied yet
         return 0, max((i for i, count in answered.items() if count <= stay.base[0]), default=stay.first)
-    last = max(answered, default=stay.first)  # it has left
+    last = max(answered, default=stay.first)  # the worker has deregistered
     return last, max([last, *stay.undecided])
 
 
 def _told_again(before: Stay, begin: Saved | None) -> Range:
-    """Steps of the push that met a roll-back, which the new incarnation is told of unless the checkpoint has them."""
+    """Return the steps of the push that met a roll-back. They are sent again unless the checkpoint has them."""
     for push_id, push in before.undecided.items():
         ledger = begin.shards[0].ledger if begin else {}
         if begin is not None and begin.incarnation != before.incarnation:

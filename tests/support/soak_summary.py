@@ -1,4 +1,4 @@
-"""What a soak is to do, what it did, and what came of it."""
+"""Plan, record and summary of a soak."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from support.soak_watch import Saved
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. `bound`: seconds from the end of a storm until every client trains again."""
+    """The plan of a soak. `bound`: maximum seconds from the end of a storm until every client trains again."""
 
     faults: int = 200
     seed: int = 1
     shards: int = 2
     clients: int = 3
     target: float = 150.0
-    storm: int = 16  # faults that come together, at most
-    stop_seconds: float = 17.0  # at most: a process is stopped for so long, or for half of that
+    storm: int = 16  # maximum number of faults that overlap
+    stop_seconds: float = 17.0  # a process is stopped for this time or half of it
     bound: float = 180.0
-    patience: float = 600.0  # for the target, after the last fault
+    patience: float = 600.0  # timeout for the target, after the last fault
     short: bool = False
     s3: bool = True
-    bridge: str = "auto"  # or grpc, which is all that wires see
-    only: str = ""  # kinds of faults whose names have this in them; all by default
+    bridge: str = "auto"  # or grpc: wires see only gRPC
+    only: str = ""  # part of the names of the kinds of faults to use; all kinds by default
 
 
 @dataclass
 class Struck:
-    """A fault that was. Times are of time.monotonic; `advanced`: when the global step was first seen to rise after."""
+    """A past fault. Times are of time.monotonic. `advanced`: time of the first rise of the global step after it."""
 
     kind: str
     leg: str
@@ -45,7 +45,7 @@ class Struck:
 
 @dataclass
 class Storm:
-    """Faults that came together. `calm`: seconds from the end of the last one until every client trained."""
+    """Faults that overlap. `calm`: seconds from the end of the last one until every client trains again."""
 
     faults: list[Struck] = field(default_factory=list)
     ended: float = 0.0
@@ -54,7 +54,7 @@ class Storm:
 
 @dataclass
 class Record:
-    """What a soak did. `returns`: seconds, global step and mean return after each storm."""
+    """The record of a soak. `returns`: seconds, global step and mean return after each storm."""
 
     storms: list[Storm] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
@@ -66,20 +66,20 @@ class Record:
     starts_without_store: int = 0
     withdrawn: int = 0
     late: int = 0
-    tested: Counter[str] = field(default_factory=Counter)  # how often each promise was, by its name
-    required: set[str] = field(default_factory=set)  # what the plan had to test, by its name
-    skipped: int = 0  # faults that found nobody to hit: another was drawn in their place
+    tested: Counter[str] = field(default_factory=Counter)  # how often each promise was tested, by its name
+    required: set[str] = field(default_factory=set)  # names of the promises that the plan had to test
+    skipped: int = 0  # faults without a victim, each replaced by another
     unfinished: int = 0
     final_return: float = 0.0
 
     @property
     def faults(self) -> list[Struck]:
-        """In their order."""
+        """All faults in order."""
         return [fault for storm in self.storms for fault in storm.faults]
 
 
 def summarize(plan: Plan, record: Record, account: Account, seconds: float) -> dict[str, Any]:
-    """Everything that is worth keeping, as JSON can say it."""
+    """Return a summary that can be written as JSON."""
     faults = record.faults
     calm = [storm.calm for storm in record.storms if storm.calm is not None]
     return {
@@ -125,7 +125,7 @@ def summarize(plan: Plan, record: Record, account: Account, seconds: float) -> d
 
 
 def table(*summaries: dict[str, Any]) -> str:
-    """Runs side by side, a column for each, in Markdown: what happened, what was tested, the account, the faults."""
+    """Return Markdown tables with one column for each run: events, tested promises, counts of updates, faults."""
     heads = [f"{summary['bridge']}, seed {summary['seed']}" for summary in summaries]
     blocks = [
         _rows(["", *heads], [[name, *map(say, summaries)] for name, say in _SHOWN.items()]),
@@ -151,8 +151,8 @@ _SHOWN: dict[str, Callable[[dict[str, Any]], str]] = {
     "from a storm's end until every client trains": lambda s: (
         f"median {s['calm']['median']} s, at most {s['calm']['max']} s"
     ),
-    "processes started again": lambda s: str(sum(s["restarts"].values())),
-    "workers that there were": lambda s: str(s["workers"]),
+    "processes restarted": lambda s: str(sum(s["restarts"].values())),
+    "workers": lambda s: str(s["workers"]),
     "pushes through memory, through gRPC": lambda s: f"{s['ways'].get('m', 0):,}, {s['ways'].get('g', 0):,}",
     "pushes sent again by workers": lambda s: f"{s['sent_again']:,}",
     "gradients": lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in s["outcomes"].items()),

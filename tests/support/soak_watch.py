@@ -1,4 +1,4 @@
-"""What a soak sees of training while it goes on: its steps, its workers, and every checkpoint that is published."""
+"""Observers of training during a soak: its global step, its workers, and every published checkpoint."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ SEVERAL = 450  # bytes of a journal: about eight pushes
 
 @dataclass(frozen=True)
 class SavedShard:
-    """A shard's part of a checkpoint. `ledger`: worker to [push number, discard, staleness]. `samples`: how many the
-    merged statistic has, which shard 0 keeps.
+    """A shard's part of a checkpoint.
+
+    `ledger`: worker to [push id, discard, staleness]. `samples`: number of samples of the merged statistic, which
+    shard 0 keeps.
     """
 
     version: int
@@ -41,7 +43,7 @@ class SavedShard:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, as far as the account goes. `order` puts the newest last."""
+    """The parts of a checkpoint that the audit needs. The newest checkpoint has the largest `order`."""
 
     checkpoint_id: str
     order: tuple[int, int]
@@ -51,7 +53,7 @@ class Saved:
 
 
 def read_saved(manager: CheckpointManager, checkpoint_id: str, slots: int, order: tuple[int, int]) -> Saved:
-    """Read it whole; every part is compared with its hash. Raises Damaged and StoreError."""
+    """Read a whole checkpoint and compare every part with its hash. Raises Damaged and StoreError."""
     checkpoint = manager.load(checkpoint_id)
     manifest = checkpoint.manifest
     described = manifest["shards"]
@@ -79,12 +81,12 @@ def read_saved(manager: CheckpointManager, checkpoint_id: str, slots: int, order
 
 
 class Archive:
-    """Reads every checkpoint of a store as soon as it is published, before it is thinned out."""
+    """A reader that reads every checkpoint of a store as soon as it is published, before it is deleted."""
 
     def __init__(self, store: Store, slots: int) -> None:
         self.saved: dict[str, Saved] = {}
         self.withdrawn: list[Saved] = []
-        """Those that their writer took back, because the store had told it that they were not published."""
+        """Checkpoints that their writer withdrew because the store had reported that they were not published."""
         self.damaged: list[str] = []
         self._slots = slots
         self._manager = CheckpointManager(store)
@@ -94,24 +96,24 @@ class Archive:
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more, and no more."""
+        """Stop the thread, and read the store one last time."""
         self._stop.set()
         self._thread.join()
         self.look()
 
     @property
     def newest_step(self) -> int:
-        """The global step of the newest checkpoint that was seen."""
+        """Global step of the newest checkpoint that was read, or -1."""
         saved = list(self.saved.values())
         return max(saved, key=lambda s: s.order).global_step if saved else -1
 
     def look(self) -> None:
-        """Read what is new, now. Raises StoreError."""
+        """Read new checkpoints now. Raises StoreError."""
         with self._looking:
             self._look()
 
     def looked(self) -> bool:
-        """Read what is new, now; False if the store could not be read."""
+        """Read new checkpoints now. Return False if the store could not be read."""
         try:
             self.look()
         except StoreError:
@@ -135,12 +137,14 @@ class Archive:
             else:
                 self.saved[checkpoint_id] = saved
         for checkpoint_id in set(self.saved) - set(found):
-            if found and order_of(checkpoint_id) > order_of(found[0]):  # the newest is never thinned out
+            if found and order_of(checkpoint_id) > order_of(
+                found[0]
+            ):  # the newest checkpoint is deleted only if it is withdrawn
                 self.withdrawn.append(self.saved.pop(checkpoint_id))
 
 
 def order_of(checkpoint_id: str) -> tuple[int, int]:
-    """Fence, then sequence."""
+    """Return the fence and the sequence number of a checkpoint."""
     sequence, _, rest = checkpoint_id.partition("-")
     _, _, fence = rest.partition("-f")
     return int(fence or 0), int(sequence)
@@ -148,7 +152,7 @@ def order_of(checkpoint_id: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Sample:
-    """What shard 0 said at a time (of time.monotonic)."""
+    """The status of shard 0 at a time of time.monotonic."""
 
     time: float
     incarnation: int
@@ -156,27 +160,27 @@ class Sample:
 
 
 class Sampler:
-    """Asks shard 0 how training goes, and looks which journals grow."""
+    """A thread that polls the status of shard 0 and the sizes of the journals."""
 
     def __init__(self, address: str, journals: Path) -> None:
         self.samples: list[Sample] = []
         self.status: Any = None
         self._address = address
         self._journals = journals
-        self._grown: dict[str, list[tuple[float, int]]] = {}  # journal to the times at which it had which length
-        self._read: dict[str, int] = {}  # how far journals were searched for complaints
+        self._grown: dict[str, list[tuple[float, int]]] = {}  # for each journal, times and its sizes at these times
+        self._read: dict[str, int] = {}  # bytes of the journals that were searched for complaints
         self._complaints: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """No more."""
+        """Stop polling."""
         self._stop.set()
         self._thread.join()
 
     def advanced(self, since: float) -> float | None:
-        """When the global step was first seen to rise after `since`; None if it was not yet."""
+        """Return the time of the first rise of the global step after `since`; None if it has not risen."""
         previous: Sample | None = None
         for sample in reversed_until(self.samples, since):
             if (
@@ -189,16 +193,16 @@ class Sampler:
         return None
 
     def step_after(self, since: float) -> int | None:
-        """The global step that was told first after `since`; None if it was not yet."""
+        """Return the first global step that was read after `since`; None if there is none yet."""
         later = reversed_until(self.samples, since)
         return later[0].global_step if later else None
 
     def training(self, since: float) -> int:
-        """How many workers have made several pushes since."""
+        """Return the number of workers with several pushes after `since`."""
         return sum(_size_at(grown, None) - _size_at(grown, since) >= SEVERAL for grown in list(self._grown.values()))
 
     def broken(self) -> list[str]:
-        """What workers have complained of, with the journal's name."""
+        """Return the violations in the journals, with the names of the journals."""
         for path in sorted(self._journals.iterdir()):
             begin = self._read.get(path.name, 0)
             lines, self._read[path.name] = new_lines(path, begin)
@@ -226,7 +230,7 @@ class Sampler:
 
 
 def new_lines(path: Path, begin: int) -> tuple[list[str], int]:
-    """The whole lines of a file that grows, from a byte on, and the first byte after them."""
+    """Return the whole lines of a growing file from byte `begin` on, and the position after them."""
     with path.open("rb") as file:
         file.seek(begin)
         data = file.read()
@@ -235,7 +239,7 @@ def new_lines(path: Path, begin: int) -> tuple[list[str], int]:
 
 
 def _size_at(grown: list[tuple[float, int]], time: float | None) -> int:
-    """The last length at that time, or of all."""
+    """Return the size at `time`, or the newest size if it is None."""
     for at, size in reversed(grown):
         if time is None or at <= time:
             return size
@@ -243,7 +247,7 @@ def _size_at(grown: list[tuple[float, int]], time: float | None) -> int:
 
 
 def reversed_until(samples: list[Sample], since: float) -> list[Sample]:
-    """Those after `since`, in order, without walking through all."""
+    """Return the samples after `since` in order, without a search through all samples."""
     tail: list[Sample] = []
     for index in range(len(samples) - 1, -1, -1):
         if samples[index].time <= since:

@@ -1,4 +1,4 @@
-"""A wire of a soak: it cuts, truncates, delays, throttles, stalls, and swallows without a word."""
+"""A TCP proxy that can cut, truncate, delay, throttle, stall, and silently swallow data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECE = 1 << 15
 
 
 class _Pair:
-    """One connection. `swallows`: the directions, to the target or from it, in which nothing arrives any more."""
+    """One connection. `swallows`: the directions in which data is swallowed. True is to the target."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near, self.far = near, far
@@ -35,8 +35,8 @@ class _Pair:
 class Wire:
     """Forwards TCP connections from `address` to `target` (HOST:PORT), which may be set later.
 
-    What lasts is done to connections to come as well, until `heal`: only what is swallowed is so for good, and new
-    connections are whole.
+    Delay, throttle, stall and truncation also apply to later connections, until `heal`. `swallow` applies only to the
+    open connections, and `heal` does not end it.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Wire:
         self._bytes_per_second = float("inf")
         self._truncate_after: int | None = None
         self.swallowed = 0
-        """Bytes on their way from the target that were swallowed since the last call of `swallow`."""
+        """Bytes from the target that were swallowed since the last call of `swallow`."""
         self._closed = False
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -76,24 +76,24 @@ class Wire:
                 pair.reset()
 
     def truncate(self, after: int) -> None:
-        """Forward so many bytes more, in either direction, and reset the connection that they end on."""
+        """Forward `after` more bytes, counted over all connections and directions, then reset the last connection."""
         with self._lock:
             self._truncate_after = after
 
     def delay(self, seconds: float) -> None:
-        """Hold every piece up for so long."""
+        """Delay every piece of data by `seconds`."""
         self._delay = seconds
 
     def throttle(self, bytes_per_second: float) -> None:
-        """Let no more through, in each direction of each connection."""
+        """Limit the rate in each direction of each connection."""
         self._bytes_per_second = bytes_per_second
 
     def stall(self) -> None:
-        """Forward nothing."""
+        """Stop forwarding."""
         self._flowing.clear()
 
     def swallow(self, *directions: bool) -> None:
-        """Nothing arrives any more on the connections there are, as if a machine had gone: no FIN, no reset.
+        """Swallow all data of the open connections, as if a machine had vanished: without FIN or reset.
 
         `directions`: True is to the target.
         """
@@ -103,7 +103,7 @@ class Wire:
                 pair.swallows.update(directions)
 
     def heal(self) -> None:
-        """A good wire again."""
+        """End all faults except `swallow`."""
         with self._lock:
             self._truncate_after = None
         self._delay, self._bytes_per_second = 0.0, float("inf")
@@ -143,7 +143,7 @@ class Wire:
                 sink.sendall(data)
                 if ends:
                     pair.reset()
-        if to_target not in pair.swallows:  # otherwise nobody hears of the end either
+        if to_target not in pair.swallows:  # otherwise the end is swallowed too
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
         with self._lock:
