@@ -1,4 +1,4 @@
-"""A client that says what a test wants, byte by byte where need be: one real connection, the protocol's own checks."""
+"""A scripted RLX client on a real connection, with checks of the protocol and access to raw bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Line:
         source: str | None = None,
         websocket: bool = False,
     ) -> None:
-        """`source`: the address that it comes from, such as 127.0.0.2."""
+        """`source`: source address of the connection, such as 127.0.0.2."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         self.socket = socket.create_connection((host, int(port)), PATIENCE, (source, 0) if source else None)
@@ -41,7 +41,7 @@ class Line:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.websocket = upgraded(self.socket) if websocket else None
         if self.websocket is not None:
-            self.socket = self.websocket  # type: ignore[assignment]  # what is used of it
+            self.socket = self.websocket  # type: ignore[assignment]  # it has the methods used here
         self.connection = rlx.ClientConnection(codec)
         self.pings = 0
 
@@ -57,7 +57,7 @@ class Line:
         self.socket.sendall(b"".join(self.connection.send(message) for message in messages))
 
     def hear(self) -> rlx.Event:
-        """The next message that is no ping, or ConnectionClosed."""
+        """Return the next message that is not a ping, or ConnectionClosed."""
         while True:
             event = self.connection.next_event()
             if isinstance(event, rlx.Ping):
@@ -73,15 +73,15 @@ class Line:
 
     def expect(self, kind: type[Any]) -> Any:
         event = self.hear()
-        assert isinstance(event, kind), f"{kind.__name__} was expected, {event} came"
+        assert isinstance(event, kind), f"expected {kind.__name__}, received {event}"
         return event
 
     def expect_end(self) -> None:
-        """The server has nothing more to say, and says so."""
+        """Check that the server has closed the connection without further data."""
         assert self.socket.recv(1) == b""
 
     def open(self, hello: rlx.Hello | None = None, **fields: Any) -> rlx.Welcome:
-        """Hello and welcome; `fields` are those of `make_hello`."""
+        """Send a hello and return the welcome. `fields`: arguments of `make_hello`."""
         self.say(hello or make_hello(**fields))
         welcome: rlx.Welcome = self.expect(rlx.Welcome)
         return welcome
@@ -95,12 +95,12 @@ class Line:
         return batch(self.hello.observation_space, self.hello.environments, fill)
 
     def init(self, fill: int = 0) -> int:
-        """An init and its answer: environment 0's action."""
+        """Send an init and return the action of environment 0."""
         self.say(rlx.Init(self.observation(fill)))
         return self._action()
 
     def step(self, fill: int = 0, **fields: Any) -> int:
-        """A step and its answer; `fields` are those of `make_step`."""
+        """Send a step and return the action of environment 0. `fields`: arguments of `make_step`."""
         self.say(make_step(self.hello, observation=self.observation(fill), **fields))
         return self._action()
 

@@ -83,7 +83,7 @@ class Pair:
         return received
 
     def greet(self, hello: Hello | None = None, **fields: Any) -> Hello:
-        """Send the hello only; `fields` are those of `make_hello`."""
+        """Send only the hello. `fields`: arguments of `make_hello`."""
         received: Hello = self.client_sends(hello or make_hello(**fields))
         return received
 
@@ -106,7 +106,7 @@ class Pair:
         self.server_sends(Actions(batch(hello.action_space, hello.environments)))
 
     def step(self, **fields: Any) -> Step:
-        """Send a step and its actions; `fields` are those of `Step`, masks as lists."""
+        """Send a step and its actions. `fields`: fields of `Step`; masks may be lists."""
         received: Step = self.client_sends(make_step(self.server.hello, **fields))
         self.act()
         return received

@@ -1,15 +1,15 @@
-"""An RLX server that does what a test tells it: real sockets, the protocol's own checks, one thread per connection.
+"""A scripted RLX server on real sockets, with checks of the protocol and one thread per connection.
 
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()               # init -> actions
         talk.kill()
 
-    with RlxPeer(script, serve) as peer:      # the first connection is scripted, every later one served to its end
+    with RlxPeer(script, serve) as peer:      # the first connection runs script, every later one serve
         Client(peer.address, ...)
 
-What a client sends is checked by `relaax.rlx.ServerConnection`; a breach of the protocol fails the test when the peer
-is closed, and so does any other error of a script.
+`relaax.rlx.ServerConnection` checks the messages of clients. If a client violates the protocol or a script raises an
+error, the test fails when the peer is closed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Policy = Callable[[rlx.Message, "Conversation"], rlx.Leaves]
 
 
 class Gone(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
 class Conversation:
-    """One connection, from the server's side."""
+    """The server's side of one connection."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(PATIENCE)
@@ -48,15 +48,15 @@ class Conversation:
 
     @property
     def hello(self) -> rlx.Hello:
-        assert self.connection.hello is not None, "the client has not introduced itself"
+        assert self.connection.hello is not None, "the client has not sent a hello"
         return self.connection.hello
 
     def of(self, *kinds: type[Any]) -> list[Any]:
-        """The messages of these kinds that were heard."""
+        """Return the received messages of these kinds."""
         return [message for message in self.heard if isinstance(message, kinds)]
 
     def hear(self) -> rlx.Message:
-        """The client's next message, whatever it is. Raises Gone if it left."""
+        """Return the client's next message of any kind. Raises Gone if it disconnected."""
         while (event := self.connection.next_event()) is rlx.NEED_DATA:
             try:
                 data = self.socket.recv(1 << 16)
@@ -71,11 +71,11 @@ class Conversation:
         return event
 
     def expect(self, kind: type[Any]) -> Any:
-        """The client's next message that is no metric, ping or pong; it must be of this kind."""
+        """Return the next message other than metrics, ping and pong. It must be of this kind."""
         while isinstance(message := self.hear(), rlx.Metrics | rlx.Pong | rlx.Ping):
             if isinstance(message, rlx.Ping):
                 self.say(rlx.Pong(message.nonce))
-        assert isinstance(message, kind), f"{kind.__name__} was expected, {message} came"
+        assert isinstance(message, kind), f"expected {kind.__name__}, received {message}"
         return message
 
     def say(self, message: rlx.Message) -> None:
@@ -83,19 +83,19 @@ class Conversation:
             self.socket.sendall(self.connection.send(message))
 
     def fail(self, code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> None:
-        """Answer with an error, and close as a server does."""
+        """Send an error, and close the connection as a server does."""
         self.say(rlx.Error(code, sentence, retry_after_seconds=retry_after))
         self.close()
 
     def welcome(self, session_id: str = "session-1", **limits: Any) -> rlx.Hello:
-        """Hear the hello and let the client in."""
+        """Receive the hello, send the welcome, and return the hello."""
         hello: rlx.Hello = self.expect(rlx.Hello)
         granted = rlx.Limits(**limits) if limits else self.connection.limits
         self.say(rlx.Welcome(session_id=session_id, algorithm="scripted", limits=granted))
         return hello
 
     def answer(self) -> rlx.Message:
-        """Hear an init, a step or a reset, and answer it."""
+        """Receive an init, a step or a reset, answer it, and return it."""
         message: rlx.Message = self.expect((rlx.Init, rlx.Step, rlx.Reset))  # type: ignore[arg-type]
         if isinstance(message, rlx.Reset):
             self.say(rlx.EpisodeReturns(self._returns()))
@@ -104,7 +104,7 @@ class Conversation:
         return message
 
     def close(self) -> None:
-        """Half-close, wait for the client to go, close: nothing that was said is lost."""
+        """Half-close, wait until the client disconnects, and close, so that all sent messages arrive."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             while self.socket.recv(1 << 16):
@@ -112,12 +112,12 @@ class Conversation:
         self.socket.close()
 
     def kill(self) -> None:
-        """Close as a machine that crashed: the client gets a reset."""
+        """Reset the connection, as after a crash of the machine."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def _returns(self) -> rlx.Rewards:
-        """What a server reports: the rewards since the last init, in episodes that end with reset."""
+        """Return the sums of the rewards since the last init, for episodes that end with reset."""
         since = max(i for i, message in enumerate(self.heard) if isinstance(message, rlx.Init))
         rewards = [m.reward for m in self.heard[since:] if isinstance(m, rlx.Step | rlx.Reset)]
         returns: rlx.Rewards = np.sum(rewards, axis=0)
@@ -125,7 +125,7 @@ class Conversation:
 
 
 def least_action(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
-    """The smallest legal action, for every environment."""
+    """Return the smallest valid action for every environment."""
     leaves: rlx.Leaves = []
     for element in talk.hello.action_space.elements():
         least: Any = 0
@@ -139,14 +139,14 @@ def least_action(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
 
 
 def serve(talk: Conversation) -> None:
-    """Let the client in and answer it until it leaves."""
+    """Accept the client and answer it until it disconnects."""
     talk.welcome()
     while True:
         talk.answer()
 
 
 def refuse(code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> Script:
-    """A script that answers the hello with an error."""
+    """Return a script that answers the hello with an error."""
 
     def script(talk: Conversation) -> None:
         talk.expect(rlx.Hello)
@@ -156,7 +156,7 @@ def refuse(code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> Scri
 
 
 class RlxPeer(Acceptor):
-    """Accepts connections on a free port; the n-th runs the n-th script, later ones the last script."""
+    """A server on a free port. The n-th connection runs the n-th script; later connections run the last script."""
 
     def __init__(self, *scripts: Script, port: int = 0) -> None:
         self._scripts = scripts or (serve,)
@@ -183,7 +183,7 @@ class RlxPeer(Acceptor):
             assert not thread.is_alive(), "a script of the peer still waits for the client"
 
     def heard(self, *kinds: type[Any]) -> Iterator[Any]:
-        """The messages of these kinds, over all connections."""
+        """Yield the received messages of these kinds, over all connections."""
         for talk in self.talks:
             yield from talk.of(*kinds)
 

@@ -56,7 +56,7 @@ def boxes(draw: st.DrawFn) -> Box:
     high = draw(st.sampled_from([np.maximum(a, b), np.inf]))
     try:
         return Box(low, high, shape, dtype)
-    except ValueError:  # rounding to whole numbers may leave nothing between the two
+    except ValueError:  # after rounding to whole numbers, low may exceed high
         return Box(shape=shape, dtype=dtype)
 
 
@@ -77,7 +77,7 @@ spaces: st.SearchStrategy[Space] = st.recursive(
 
 
 def leaf_values(element: ElementarySpace, environments: int) -> st.SearchStrategy[np.ndarray]:
-    """Legal values of one leaf with a leading axis N, within a Box's bounds."""
+    """Return valid values of one leaf with a leading axis N, within a Box's bounds."""
     shape = (environments, *element.shape)
     if isinstance(element, Discrete):
         return hnp.arrays(np.int64, shape, elements=st.integers(element.start, element.start + element.n - 1))
@@ -138,7 +138,7 @@ limits = st.builds(
 
 
 def masks(environments: int) -> st.SearchStrategy[np.ndarray | None]:
-    """None if no element would be true, as messages are read."""
+    """Return masks. A mask without a true element is None, as in decoded messages."""
     return hnp.arrays(np.bool_, environments).map(lambda m: m if m.any() else None)
 
 
@@ -152,7 +152,7 @@ def episodes(environments: int) -> st.SearchStrategy[tuple[Episode, ...]]:
 
 
 def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
-    """Of the right types and shapes for the hello; the masks may be against the rules of the moment."""
+    """Return messages with types and shapes that fit the hello. The masks may violate the rules of autoreset."""
     n, observation = hello.environments, leaves(hello.observation_space, hello.environments)
     maybe = st.one_of(st.none(), observation)
     return st.one_of(

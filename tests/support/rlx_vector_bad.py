@@ -1,4 +1,4 @@
-"""The golden conversations with a mistake, of the client or of the server."""
+"""The golden vectors with a mistake of the client or of the server."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _bad_hellos() -> Iterator[Talk]:
     yield Talk("unsupported_version_first", "The version is looked at before all else.").errs(
         "client", framed(bytes.fromhex("0a021007".replace("10", "08"))), ErrorCode.UNSUPPORTED_VERSION
     )
-    for name, payload in (  # what a hello of version 2 may have in it
+    for name, payload in (  # possible contents of a hello of version 2
         ("enumerators", b'"mode":"MODE_NEW","autoreset":["AUTORESET_NEW"]'),
         ("spaces", b'"observationSpace":{"graph":{}},"actionSpace":[]'),
         ("forms", b'"environments":{"count":3},"token":7'),
@@ -213,7 +213,7 @@ def _bad_hellos() -> Iterator[Talk]:
 
 
 def _hello_with_observation(space: Space | rlx_pb2.Space) -> bytes:
-    """A hello whose observation space the writer of this project would refuse to write."""
+    """Return a hello with an observation space that this project's encoder refuses."""
     envelope = rlx_pb2.ClientMessage.FromString(message_bytes(HELLO))
     envelope.hello.observation_space.Clear()
     target = envelope.hello.observation_space
@@ -224,7 +224,7 @@ def _hello_with_observation(space: Space | rlx_pb2.Space) -> bytes:
 
 
 def _opened(name: str, description: str, *more: tuple[str, Message], codec: str = "protobuf", **hello: Any) -> Talk:
-    """A conversation in which the client may step."""
+    """Return a recording in which the client may step."""
     greeting = replace(HELLO, **hello)
     n = greeting.environments
     talk = Talk(name, description, codec).says(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
@@ -350,7 +350,7 @@ def _bad_moments() -> Iterator[Talk]:
 
 
 def server_mistakes() -> Iterator[Talk]:
-    """What a client must notice. It closes the connection; it may say bye before."""
+    """Yield mistakes that a client must detect. It then closes the connection, after an optional bye."""
     invalid, unexpected = ErrorCode.INVALID_VALUE, ErrorCode.UNEXPECTED_MESSAGE
     yield (
         Talk("server_welcome_version", "Another version than asked for.")

@@ -1,4 +1,4 @@
-"""Writes protocol/vectors/*.json and the generated parts of protocol/RLX.md:
+"""Writer of protocol/vectors/*.json and of the generated parts of protocol/RLX.md:
 
 python -m support.rlx_vector_files        (in tests/, with the root of the checkout on PYTHONPATH)
 
@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, Callable[[], Iterator[Talk]]]] = {
 
 
 def vector_files() -> dict[str, str]:
-    """Content of each file by its name."""
+    """Return the content of each file by its name."""
     files = {}
     for name, (title, talks) in FILES.items():
         tree = {"title": title, "conversations": [talk.as_json() for talk in talks()]}
@@ -40,7 +40,7 @@ def vector_files() -> dict[str, str]:
 
 
 def with_generated_parts(text: str) -> str:
-    """The specification with its generated parts, each between two marks, made anew."""
+    """Return the specification with new generated parts. Each part is between two marks."""
     parts = {"state diagram": f"```mermaid\n{state_diagram()}\n```", "state table": state_table()}
     for name, part in parts.items():
         pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
@@ -62,7 +62,7 @@ def state_diagram() -> str:
 
 
 def state_table() -> str:
-    """The table in Markdown, for protocol/RLX.md: what each side may say in each state, and what follows."""
+    """Return the table in Markdown, for protocol/RLX.md: messages that each side may send, and the next states."""
     lines = ["| state | the client may send | the server may send |", "|---|---|---|"]
     for state in _OPEN:
         cells = []

@@ -1,4 +1,4 @@
-"""The golden conversations in which nothing is wrong."""
+"""The golden vectors without mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording a golden conversation: two connections of this project, and the mistakes put between them."""
+"""The recorder of golden vectors: two connections of this project, and mistakes inserted between them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mask(*values: int) -> np.ndarray:
     return np.array(values, np.bool_)
 
 
-# Where protocol/RLX.md says what a conversation shows: the first name that its own begins with.
+# Sections of protocol/RLX.md for each vector. The first key that is a prefix of the vector's name applies.
 SECTIONS = {
     "plain": "1, 7",
     "reset_truncated": "7, 8",
@@ -136,7 +136,7 @@ SECTIONS = {
 
 
 class Talk:
-    """Records a conversation between two connections of this project, and the mistakes put into it."""
+    """A recording of the messages between two connections of this project, and of inserted mistakes."""
 
     def __init__(self, name: str, description: str, codec: str = "protobuf") -> None:
         self.name, self.description = name, description
@@ -155,7 +155,7 @@ class Talk:
         return self
 
     def as_other_bytes(self, who: str, payload: bytes, message: Message) -> Talk:
-        """`payload` says `message`, in a way that a connection of this version would not write."""
+        """Send `payload`, which encodes `message` differently from a connection of this version."""
         sender = Sender(who)
         ours, theirs = self._ends(sender)
         ours.send(message)
@@ -172,7 +172,7 @@ class Talk:
         return self
 
     def errs(self, who: str, data: bytes | Message, code: ErrorCode) -> Talk:
-        """Raw bytes, or a message that may not be said; the receiver notices, and a server answers."""
+        """Send raw bytes or an invalid message. The receiver must detect the error; a server also answers with it."""
         _, theirs = self._ends(Sender(who))
         if not isinstance(data, bytes):
             data = framed(self.codec.encode(data, Sender(who)))

@@ -1,4 +1,4 @@
-"""Playing the golden conversations with this project's connections. See protocol/vectors/README.md."""
+"""Replay of the golden vectors with this project's connections. See protocol/vectors/README.md."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = ["FOLDER", "Conversation", "load", "message_from_json", "message_to_js
 
 
 def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
-    """The form that messages have in the files."""
+    """Return a message in the JSON form of the files."""
     tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
     return tree
 
 
 def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
-    """The reverse of `message_to_json`."""
+    """Return the message of a JSON form, the inverse of `message_to_json`."""
     envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
     return from_wire(json_format.ParseDict(tree, envelope))
 
 
 def play(conversation: Conversation, role: Sender) -> None:
-    """Put this project's connection in one of the two roles, and the bytes of the file in the other."""
+    """Run this project's connection in one role, with the bytes of the file in the other role."""
     connection = (
         ClientConnection(conversation.codec) if role is Sender.CLIENT else ServerConnection(conversation.limits)
     )
@@ -55,11 +55,11 @@ def play(conversation: Conversation, role: Sender) -> None:
 
 def _speak(connection: ClientConnection | ServerConnection, codec: str, entry: dict[str, Any], speaker: Sender) -> None:
     if "message" not in entry:
-        return  # a mistake, which this side would not make, or the end of the stream
+        return  # the end of the stream, or a mistake that a connection of this project cannot make
     data = connection.send(message_from_json(entry["message"], speaker))
     expected = bytes.fromhex(entry["bytes"])
     if entry.get("other_bytes"):
-        return  # legal, but not what a peer of this version would write
+        return  # valid, but not the encoding of this version
     if codec == "json":
         assert json.loads(data[4:]) == json.loads(expected[4:])
         assert int.from_bytes(data[:4], "big") == len(data) - 4
@@ -77,7 +77,7 @@ def _listen(connection: ClientConnection | ServerConnection, entry: dict[str, An
             assert error.message
             assert connection.state is State.ERROR
             return
-        raise AssertionError(f"{event} instead of {entry['error']}")
+        raise AssertionError(f"expected {entry['error']}, received {event}")
     if entry.get("end_of_stream"):
         assert isinstance(connection.next_event(), ConnectionClosed)
         return
@@ -86,7 +86,7 @@ def _listen(connection: ClientConnection | ServerConnection, entry: dict[str, An
 
 
 def refused_openings() -> list[tuple[str, bytes, ErrorCode]]:
-    """What a client may not begin with, for tests of a server behind a socket: name, all its bytes, the code."""
+    """Return the invalid first messages of clients, for tests of a real server: name, all bytes, and error code."""
     found = []
     for conversation in load():
         data = b""

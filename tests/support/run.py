@@ -1,4 +1,4 @@
-"""`relaax run` as a real process, with a view of everything that it starts."""
+"""`relaax run` as a real process, with a view of all processes that it starts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import psutil
 from support.processes import Processes, Running, wait_until
 from support.service import RELAAX, status_of
 
-PATIENCE = 120.0  # seconds for what takes a few on an idle machine
+PATIENCE = 120.0  # seconds; an idle machine needs only a few
 SMALL = ("--clients", "2", "--envs-per-client", "2", "--no-progress")
 
 
 class Run:
-    """One `relaax run`. `everything` are the processes that belong to it, itself included."""
+    """One `relaax run`. `everything`: its living processes, including itself."""
 
     def __init__(self, start: Callable[[], Running], directory: Path) -> None:
         self.directory = directory
-        self._seen: dict[psutil.Process, None] = {}  # not by number, which a later process may get again
+        self._seen: dict[psutil.Process, None] = {}  # not by id, which a later process may reuse
         logs = directory / "logs"  # of an earlier run in the same directory
         self._said_before = {path.stem: _size(path) for path in logs.iterdir()} if logs.is_dir() else {}
         self.running = start()
@@ -40,7 +40,7 @@ class Run:
         return [process for process in self._seen if is_alive(process)]
 
     def of(self, part: str) -> list[psutil.Process]:
-        """Its living processes by their part: client, worker, rlx-server, learner, replay- or parameter-server."""
+        """Return its living processes of a part: client, worker, learner, rlx-, replay- or parameter-server."""
         return [process for process in self.everything if self._part(process) == part]
 
     def _part(self, process: psutil.Process) -> str | None:
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def status(self) -> Any:
-        """What its parameter server says."""
+        """Status of its parameter server."""
         return status_of(self.parameter_server_address)
 
     @property
@@ -67,7 +67,7 @@ class Run:
         return self.address_of("parameter-server")
 
     def address_of(self, name: str) -> str:
-        """Where a server listens, by the name of its log."""
+        """Return the address of a server by the name of its log. Waits until the server listens."""
         inode, size = self._said_before.get(name, (0, 0))
 
         def said() -> str | None:
@@ -80,7 +80,7 @@ class Run:
         return wait_until(said, f"the {name} listens", PATIENCE)
 
     def wait_for(self, condition: Callable[[Any], bool], what: str, timeout: float = PATIENCE) -> Any:
-        """The first status of which `condition` holds; a parameter server that is away is asked again."""
+        """Return the first status that meets `condition`. Retries while the parameter server is unavailable."""
 
         def holds() -> Any:
             assert self.running.returncode is None, self.running.report()
@@ -102,7 +102,7 @@ class Run:
         return self._log(name).read_text(errors="replace")
 
     def expect_nothing_left(self, timeout: float = 30.0) -> None:
-        wait_until(lambda: not self.everything, f"everything has ended, not {self.everything}", timeout)
+        wait_until(lambda: not self.everything, f"all processes have ended, not {self.everything}", timeout)
 
     def end(self) -> None:
         for process in self.everything:
@@ -111,7 +111,7 @@ class Run:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Which file it is, and how long."""
+    """Return the inode and the size of a file; zeros if it does not exist."""
     if not path.exists():
         return 0, 0
     found = path.stat()
@@ -125,7 +125,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 class Runs:
-    """Starts runs and ends whatever is left of them."""
+    """A factory of runs that kills all their processes at the end."""
 
     def __init__(self, processes: Processes, folder: Path) -> None:
         self._processes = processes

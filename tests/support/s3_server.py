@@ -1,4 +1,4 @@
-"""A store that speaks S3 in a process of its own, and a proxy before it that makes trouble on demand."""
+"""An S3 server in its own process, and a proxy of it that injects faults."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ server._thread.join()
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests that `hits` says yes to.
+    """A fault of the next `times` requests for which `hits` returns true.
 
-    `kind`: a code of S3, which is answered; `reset`, the connection breaks; `lost`, the request is carried out and then
-    the connection breaks; `slow`, it is carried out after SLOW_SECONDS; `stall`, no answer until the proxy is healed;
-    `half`, the answer breaks off in its middle.
+    `kind` is an error code of S3, which is the answer, or one of these words:
+    - `reset`: the connection is reset.
+    - `lost`: the request is executed, then the connection is reset.
+    - `slow`: the request is executed after SLOW_SECONDS.
+    - `stall`: the request is not answered, and the connection is reset when the proxy is healed.
+    - `half`: only the first half of the answer is sent.
     """
 
     kind: str
@@ -62,7 +65,7 @@ class S3Proxy:
         self.keys: set[str] = set()
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # S3 checks and writes at once; the server behind does not promise that
+        self._writing = threading.Lock()  # S3 checks and writes atomically; the server behind this proxy may not
         self._healed = threading.Event()
         proxy = self
 
@@ -83,7 +86,7 @@ class S3Proxy:
             request_queue_size = 128
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # a client that went away in the middle, as these tests want it to
+                pass  # the tests make clients disconnect during a request
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -102,7 +105,7 @@ class S3Proxy:
         self._server.server_close()
 
     def fail(self, kind: str, times: float = float("inf"), hits: Callable[[str, str], bool] | None = None) -> Fault:
-        """Make trouble from now on."""
+        """Inject a fault from now on."""
         fault = Fault(kind, times, hits or Fault.hits)
         with self._lock:
             self._healed.clear()
@@ -110,7 +113,7 @@ class S3Proxy:
         return fault
 
     def heal(self) -> None:
-        """No more trouble."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
             self._healed.set()
@@ -160,7 +163,7 @@ class S3Proxy:
 
 
 class S3Server:
-    """The process, and its buckets."""
+    """The process of the server, and its buckets."""
 
     def __init__(self, running: Running, address: str) -> None:
         self.running = running
@@ -170,13 +173,13 @@ class S3Server:
         )
 
     def bucket(self) -> str:
-        """A new one."""
+        """Create a bucket and return its name."""
         name = f"models-{next(_numbers)}"
         self.client.create_bucket(Bucket=name)
         return name
 
     def store(self, bucket: str | None = None, endpoint: str | None = None, quick: bool = False) -> S3Store:
-        """A store in a bucket, by default in a new one."""
+        """Return a store in a bucket, by default in a new one."""
         return S3Store(bucket or self.bucket(), "some/run", lambda: KEYS, endpoint or f"http://{self.address}", quick)
 
 
@@ -197,17 +200,17 @@ def _without_proxy() -> Iterator[None]:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
-    """A server that has ended when the block has."""
+    """Start a server, and end it at the end of the block."""
     with _without_proxy(), Processes(folder) as processes:
         running = processes.start(sys.executable, "-c", _MAIN)
         server = S3Server(running, running.wait_for_address())
-        server.client.list_buckets()  # it imports what it answers with when it is first asked: seconds
+        server.client.list_buckets()  # the first request takes seconds, because the server imports libraries
         yield server
         server.client.close()
 
 
 def keys_file(folder: Path) -> Path:
-    """A file for --aws-keys."""
+    """Write a file for --aws-keys."""
     path = folder / "keys.yaml"
     path.write_text(f"access: {KEYS.access}\nsecret: {KEYS.secret}\n")
     path.chmod(0o600)

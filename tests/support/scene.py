@@ -1,4 +1,4 @@
-"""An agent in an episode that a test has written out, and what it pushed."""
+"""Scripted episodes of an agent, with checks of the gradients that it pushed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25
 
 
 class Script:
-    """What an agent is told, written as short as can be, and what it did. Observations are one array [N, ...]."""
+    """A short interface to an agent that records its actions. Observations are one array [N, ...]."""
 
     def __init__(self, agent: AgentBase, environments: int) -> None:
         self.agent = agent
@@ -36,10 +36,10 @@ class Script:
         first: Sequence[int] = (),
         final: Any = None,
     ) -> None:
-        """`terminated`, `truncated` and `first` are indices of environments."""
+        """Step the agent. `terminated`, `truncated` and `first` are indices of environments."""
         masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
         if not np.any(masks):
-            masks = [masks[0]] * 3  # as a worker says that nothing is marked
+            masks = [masks[0]] * 3  # a worker also passes one array three times if no flag is set
         finals = None if final is None else [np.asarray(final)]
         self._take(
             self.agent.step(StepResult(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals))
@@ -51,9 +51,9 @@ class Script:
 
 
 class Scene(Script):
-    """A small actor-critic on observations [N, D], with parameters that the reference network knows as well.
+    """A small actor-critic on observations [N, D], whose parameters fit the reference network.
 
-    In the paper's order, where nothing else is said.
+    By default, it uses the paper's order: `overlap` is off.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class Scene(Script):
         super().__init__(agent, environments)
 
     def act(self, environment: int, *times: int) -> list[Any]:
-        """What one environment's actions were."""
+        """Return the actions of one environment at these times."""
         return [self.actions[t][environment] for t in times]
 
     def value(self, inputs: Sequence[Any], memory: Any = None, theta: np.ndarray | None = None) -> float:
-        """Of the last of the inputs."""
+        """Return the value of the last input."""
         return self.network.value(self.theta if theta is None else theta, inputs, memory)
 
     def expect(self, push: int, stretches: Sequence[Stretch], environments: int | None = None) -> None:
-        """The gradient of this push is that of these stretches, on the parameters that it was computed on."""
+        """Check the gradient of a push: it must be the gradient of these stretches at the push's base parameters."""
         made = self.bridge.pushes[push]
         wanted = loss_gradient(
             self.network,

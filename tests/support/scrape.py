@@ -1,4 +1,4 @@
-"""What a status port says."""
+"""Readers of a status port: metrics and health."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ PATIENCE = 60.0
 
 
 def scraped(url: str) -> dict[str, float]:
-    """Values by name and labels, as Prometheus writes them. Raises OSError."""
+    """Return the values of all metrics by name and labels, in the format of Prometheus. Raises OSError."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
         return parsed(answer.read().decode())
 
 
 def parsed(text: str) -> dict[str, float]:
-    """What a status port answered."""
+    """Parse the text of /metrics."""
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
 
 def health(url: str) -> tuple[int, dict[str, Any]]:
-    """Status and object. Raises OSError."""
+    """Return the HTTP status and the JSON object of /healthz. Raises OSError."""
     try:
         with urllib.request.urlopen(f"{url}/healthz", timeout=PATIENCE) as answer:
             return answer.status, json.load(answer)
@@ -35,5 +35,5 @@ def health(url: str) -> tuple[int, dict[str, Any]]:
 
 
 def status_url(server: Running) -> str:
-    """Of a server that was started with a status port."""
+    """Return the URL of the status port of a server."""
     return server.wait_for_line(" status at ").rsplit(" ", 1)[-1]

@@ -1,4 +1,4 @@
-"""Screens as people see them: by a VNC client, and by noVNC in a browser."""
+"""Screenshots of environments, by a VNC client and by noVNC in a browser."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Card(CartPoleEnv):
         return blocks.repeat(40, 0).repeat(40, 1)
 gymnasium.register(id="Card-v0", entry_point=Card)
 """
-"""A module with the environment Card-v0: a CartPole that always looks the same, unlike anything else."""
+"""A module with the environment Card-v0: a CartPole that always renders the same unique image."""
 
 
 def card() -> npt.NDArray[np.uint8]:
-    """What Card-v0 looks like, uint8 [400, 600, 3]."""
+    """Return the image of Card-v0, uint8 [400, 600, 3]."""
     blocks = np.random.default_rng(7).integers(0, 255, (10, 15, 3), np.uint8)
     return blocks.repeat(40, 0).repeat(40, 1)
 
@@ -51,7 +51,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def variables(vnc: int, page: int) -> dict[str, str]:
-    """Of a program that shows its environment at these ports, and has no screen of its own."""
+    """Return the environment variables of a program without a screen that shows its environment at these ports."""
     return {
         "RELAAX_VNC_PASSWORD": PASSWORD,
         "RELAAX_VNC_BIND": f"127.0.0.1:{vnc}",
@@ -61,7 +61,7 @@ def variables(vnc: int, page: int) -> dict[str, str]:
 
 
 def vnc_screenshot(port: int, password: str | None, folder: Path) -> npt.NDArray[np.uint8] | None:
-    """What a VNC client sees, uint8 [H, W, 3]; None if it is not let in, or nobody listens."""
+    """Return a VNC client's screenshot, uint8 [H, W, 3]; None if it is refused or cannot connect."""
     file = folder / "seen.png"
     file.unlink(missing_ok=True)
     asked = [] if password is None else ["--password", password]
@@ -71,7 +71,7 @@ def vnc_screenshot(port: int, password: str | None, folder: Path) -> npt.NDArray
 
 
 def _home_that_trusts(authority: Path, home: Path) -> Path:
-    """A new home folder, by which Chromium knows an authority."""
+    """Make a home folder in which Chromium trusts a certificate authority."""
     store = home / ".pki/nssdb"
     store.mkdir(parents=True)
     for command in (["-N", "--empty-password"], ["-A", "-n", "authority", "-t", "C,,", "-i", str(authority)]):
@@ -80,10 +80,10 @@ def _home_that_trusts(authority: Path, home: Path) -> Path:
 
 
 class Browser:
-    """Headless Chromium, at the page of noVNC or another one."""
+    """A headless Chromium."""
 
     def __init__(self, stack: ExitStack, folder: Path, authority: Path | None = None) -> None:
-        """`folder`: of its profile. `authority`: a file (PEM) with one that it trusts beside those that it knows."""
+        """`folder`: folder of its profile. `authority`: PEM file of an additional certificate authority to trust."""
         from selenium import webdriver
 
         options = webdriver.ChromeOptions()
@@ -96,32 +96,32 @@ class Browser:
         stack.callback(self._driver.quit)
 
     def go(self, url: str) -> None:
-        """Go to any page."""
+        """Open a URL."""
         self._driver.get(url)
 
     @property
     def title(self) -> str:
-        """That of the page."""
+        """Title of the page."""
         return str(self._driver.title)
 
     def text(self, element: str) -> str:
-        """What the page shows in an element, by its id."""
+        """Return the text of an element by its id; empty if there is none."""
         return str(self.execute("return document.getElementById(arguments[0])?.textContent ?? ''", element))
 
     def execute(self, script: str, *arguments: str) -> object:
-        """Run a script in the page; what it returns."""
+        """Run a script in the page and return its result."""
         return self._driver.execute_script(script, *arguments)
 
     def screenshot(self, file: Path) -> None:
-        """Write what the window shows, as PNG."""
+        """Write a screenshot of the window as PNG."""
         self._driver.save_screenshot(str(file))
 
     def open(self, port: int, password: str) -> None:
-        """Go to the page of noVNC, which logs in."""
+        """Open the page of noVNC and log in."""
         self._driver.get(f"http://127.0.0.1:{port}/vnc.html?autoconnect=1&password={password}")
 
     def canvas(self) -> npt.NDArray[np.uint8] | None:
-        """What noVNC has drawn, uint8 [H, W, 3]; None before it has."""
+        """Return the image that noVNC has drawn, uint8 [H, W, 3]; None if it has not drawn yet."""
         script = "const c = document.querySelector('#noVNC_container canvas'); return c && c.toDataURL('image/png')"
         data = base64.b64decode((self._driver.execute_script(script) or "").partition(",")[2])
         if not data:  # there is no canvas yet, or it has no size
@@ -129,11 +129,11 @@ class Browser:
         return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
     def status(self) -> str:
-        """What noVNC says, such as why it was not let in."""
+        """Return the status line of noVNC, such as the reason of a refusal."""
         return str(self._driver.execute_script("return document.querySelector('#noVNC_status').textContent"))
 
 
 def middle(seen: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
-    """The middle of a screen, where a window is."""
+    """Return the middle of a screen, where the window is."""
     top, left = (seen.shape[0] - height) // 2, (seen.shape[1] - width) // 2
     return seen[top : top + height, left : left + width]

@@ -1,7 +1,7 @@
-"""A program: the vectors and optimizers of a parameter server on a device that is not the host's first.
+"""A program that tests the vectors and optimizers of a parameter server on a second device.
 
-TensorFlow splits the processor into two devices that share no memory as far as it is concerned; the second one stands
-for a GPU. Prints what it has been through; an assertion that fails ends it.
+TensorFlow splits the processor into two devices that it treats as separate memories. The second one replaces a GPU.
+The program prints each optimizer that passed, and ends at the first failed assertion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRADIENTS = np.random.default_rng(0).standard_normal((6, SIZE)).astype(np.float3
 
 
 def made(spec: OptimizerSpec, initial: FlatVector, device: str) -> tuple[FlatVariable, Optimizer[FlatVariable]]:
-    """A vector and its optimizer there. Like a server, nothing else names a device."""
+    """Make a vector and its optimizer on a device. As in a server, later operations do not name the device."""
     with tf.device(device):
         parameters, optimizer = FlatVariable(initial), spec.create(SIZE)
     assert parameters.device.endswith(f"/device:{device}")
@@ -32,7 +32,7 @@ def made(spec: OptimizerSpec, initial: FlatVector, device: str) -> tuple[FlatVar
 
 
 def trained(spec: OptimizerSpec, device: str) -> tuple[FlatVector, Slots]:
-    """Three updates, a restart from the snapshots, and three more."""
+    """Apply three updates, restart from the snapshots, and apply three more."""
     parameters, optimizer = made(spec, INITIAL, device)
     before, slots_before = parameters.snapshot(), optimizer.slots()
     for gradient in GRADIENTS[:3]:
@@ -54,7 +54,7 @@ def trained(spec: OptimizerSpec, device: str) -> tuple[FlatVector, Slots]:
 
 
 def main() -> None:
-    """Both optimizers on both devices, to the byte."""
+    """Check that the results of both optimizers are equal on both devices, byte by byte."""
     use_device("cpu")
     processor = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)

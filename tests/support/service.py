@@ -1,4 +1,4 @@
-"""The service, whole: a real parameter server and a real RLX server, and what is asked of them."""
+"""The whole service: a real parameter server and a real RLX server."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RELAAX = (sys.executable, "-m", "relaax.cli.main")
 
 
 def status_of(address: str) -> Any:
-    """What a parameter server says of training. Raises grpc.RpcError."""
+    """Return a parameter server's status of training. Raises grpc.RpcError."""
     with grpc.insecure_channel(address, options=client_options(longest=2**20)) as channel:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 
 def write_service_config(folder: Path, **algorithm: Any) -> Path:
-    """A configuration of da3c with a small network; `algorithm` has further keys."""
+    """Write a configuration of da3c with a small network. `algorithm`: additional keys of the algorithm."""
     document = {
         "relaax-parameter-server": {
             "bind": "127.0.0.1:0",
@@ -51,7 +51,7 @@ class Service:
     def __init__(
         self, processes: Processes, folder: Path, env: Mapping[str, str] | None = None, **algorithm: Any
     ) -> None:
-        """`env`: further environment variables of the servers."""
+        """`env`: additional environment variables of the servers."""
         self._processes = processes
         self._env = env
         self.folder = folder
@@ -62,18 +62,18 @@ class Service:
         self.start_rlx_server("127.0.0.1:0")
 
     def start_parameter_server(self, bind: str | None = None) -> None:
-        """Start it, again at the same address if it was there before."""
+        """Start the parameter server. A restart uses the same address."""
         self.parameter_server, self.parameter_server_address = self._processes.start_server(
             *PARAMETER_SERVER, "--config", self.config, "--bind", bind or self.parameter_server_address, env=self._env
         )
 
     def start_rlx_server(self, bind: str | None = None, parameter_server: str | None = None) -> None:
-        """The same. `parameter_server`: another way there, such as a proxy."""
+        """Start the RLX server. `parameter_server`: another address of the parameter server, such as a proxy."""
         self.rlx_server, self.address = self._processes.start_server(
             *RLX_SERVER,
             *("--config", self.config, "--bind", bind or self.address),
             *("--parameter-server", parameter_server or self.parameter_server_address),
-            *(("--bridge", "grpc") if parameter_server else ()),  # memory would lead past a proxy
+            *(("--bridge", "grpc") if parameter_server else ()),  # shared memory would bypass a proxy
             env=self._env,
         )
 
@@ -82,13 +82,13 @@ class Service:
         return status_of(self.parameter_server_address)
 
     def wait_for_nobody(self) -> Any:
-        """The status once every worker has left."""
-        wait_until(lambda: not (self.status.workers or self.status.exploit_workers), "every worker has left")
+        """Wait until every worker has deregistered, and return the status."""
+        wait_until(lambda: not (self.status.workers or self.status.exploit_workers), "every worker has deregistered")
         return self.status
 
 
 @contextmanager
 def started_service(folder: Path, **algorithm: Any) -> Iterator[Service]:
-    """A service that ends with its context."""
+    """Start a service, and end it at the end of the block."""
     with Processes(folder) as processes:
         yield Service(processes, folder, **algorithm)

@@ -1,4 +1,4 @@
-"""Play three mazes of MiniWorld at once and one alone, in a process of its own: Mesa and numba each have an LLVM."""
+"""Render three mazes of MiniWorld at once and one alone. Needs its own process: Mesa and numba both load LLVM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAZE = "MiniWorld-MazeS3Fast-v0"
 
 
 def played(worlds: list[DrawnWorld], first: int) -> list[np.ndarray]:
-    """The frames that each world shows, in turns; `first`: the first one's seed."""
+    """Return the frames of all environments in turn. `first`: seed of the first environment."""
     frames = [world.reset(seed=seed)[0].copy() for seed, world in enumerate(worlds, first)]
     for action in (0, 0, 2, 2, 1, 2):
         frames += [world.step(action)[0].copy() for world in worlds]
@@ -18,7 +18,7 @@ def played(worlds: list[DrawnWorld], first: int) -> list[np.ndarray]:
 
 
 def main() -> None:
-    """Raise AssertionError if a world looks different beside others."""
+    """Raise AssertionError if other environments change the frames of an environment."""
     register()
     several = played([DrawnWorld(MAZE, 42, False) for _ in range(3)], 5)
     alone = played([DrawnWorld(MAZE, 42, False)], 6)

@@ -9,19 +9,19 @@ from support.processes import Processes, Running
 
 
 class ShardProcesses:
-    """`count` processes of `relaax-parameter-server` on one configuration file, each on a free port that it keeps."""
+    """`count` processes of `relaax-parameter-server` with one configuration file, each on a fixed free port."""
 
     def __init__(self, processes: Processes, config: Path, count: int, arguments: Sequence[str] = ()) -> None:
         self._processes, self._config, self._count, self._arguments = processes, config, count, arguments
         first, address = processes.start_server(*self._command(0, "127.0.0.1:0"))
         self.running: list[Running] = [first]
         self.addresses: list[str] = [address]
-        # All others at once: most of the time goes by while they import their libraries.
+        # Start all others at once, because most of the time is spent on imports.
         self.running += [processes.start(*self._command(index, "127.0.0.1:0")) for index in range(1, count)]
         self.addresses += [running.wait_for_address() for running in self.running[1:]]
 
     def again(self, index: int) -> None:
-        """Start one that has ended, at the address that it had."""
+        """Restart an ended shard at the same address."""
         self.running[index] = self._processes.start(*self._command(index, self.addresses[index]))
         self.running[index].wait_for_address()
 

@@ -1,4 +1,4 @@
-"""Workers that train through a real shard in the test's own process, in a fixed order: the same run each time."""
+"""Reproducible training of workers with a real shard in the test's process, in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.training import World
 
 
 class ShardInProcess(ParameterClientBase):
-    """A worker's way to a shard without a network. Metrics go nowhere."""
+    """A parameters client of a shard in the same process. Metrics are discarded."""
 
     metrics = NoMetrics()
 
@@ -74,9 +74,9 @@ class ShardInProcess(ParameterClientBase):
 
 
 def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds: Sequence[World], steps: int) -> Shard:
-    """The shard after so many steps of each world, one worker each, which take turns step by step.
+    """Train one worker for each environment batch, in turn step by step, and return the shard after `steps` steps.
 
-    Workers push in turns, so that with W of them a gradient is W - 1 versions old where each push is an update.
+    If each push is an update, a gradient of W workers has a staleness of W - 1.
     """
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | section)
     spaces = worlds[0].observation_space, worlds[0].action_space

@@ -1,4 +1,4 @@
-"""Several shards of a parameter server in this process, each on a port of its own."""
+"""Several shards of a parameter server in this process, each on its own port."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Factory = Callable[[str], ModelSpec]
 
 
 def same_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """That of a checkpoint, as if nothing had been configured otherwise since."""
+    """Return the fingerprint of a checkpoint, as if the configuration had not changed."""
     return json.dumps(manifest["fingerprint"])
 
 
 class OneShard:
-    """One shard, its main loop in a thread."""
+    """One shard, with its main loop in a thread."""
 
     def __init__(
         self,
@@ -84,18 +84,18 @@ class OneShard:
         return self.core.model.shard.counters.version
 
     def stop(self, reason: Reason = Reason.TERMINATED) -> None:
-        """As a signal would."""
+        """Request the end, as a signal does, and wait for it."""
         self.ends.put(reason)
         self.join()
 
     def join(self) -> tuple[Reason, bool] | None:
-        """Wait until it has ended."""
+        """Wait until the shard has ended."""
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.ended
 
     def vanish(self) -> None:
-        """Be gone without a word, as a killed process would."""
+        """End without a message to other shards, as a killed process does."""
         self.server._grpc.stop(None).wait()
         if isinstance(self.shards, Follower):
             self.shards._ended.set()
@@ -121,7 +121,7 @@ class Shards:
 
     @property
     def addresses(self) -> list[str]:
-        """Of all, shard 0 first."""
+        """Addresses of all shards, shard 0 first."""
         return [shard.address for shard in self.all]
 
     @property
@@ -135,21 +135,21 @@ class Shards:
         return np.concatenate([shard.parameters for shard in self.all])
 
     def save(self) -> bool:
-        """A checkpoint now."""
+        """Save a checkpoint now."""
         assert self.leader.checkpointer is not None
         return self.leader.checkpointer.save()
 
     def wait_serving(self) -> None:
-        """Until all are there."""
+        """Wait until all shards serve."""
         wait_until(lambda: all(not shard.core.access.closed for shard in self.all), "the shards serve")
 
     def again(self, index: int) -> None:
-        """Start a shard that has gone, at the address that it had."""
+        """Restart an ended shard at the same address."""
         self.all[index].ends.close()
         self.all[index] = self._start(index, self.all[index].address)
 
     def stop(self) -> None:
-        """A signal to everybody at once, then wait until all have ended."""
+        """Request the end of all shards at once, then wait until all have ended."""
         for shard in self.all:
             if shard.ended is None:
                 shard.ends.put(Reason.TERMINATED)
@@ -171,7 +171,7 @@ class Shards:
 def sharded(
     count: int, models: Factory | None = None, directory: Path | None = None, **options: Any
 ) -> Iterator[Shards]:
-    """Shards that serve; they have ended when the block has."""
+    """Start shards, wait until they serve, and end them at the end of the block."""
     shards = Shards(count, models or Models(), directory, **options)
     try:
         shards.wait_serving()

@@ -1,4 +1,4 @@
-"""Tasks of one step each, whose observations are in several parts, or whose actions are several choices."""
+"""Tasks whose reward depends only on the last step, with composite observations or actions."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Signs:
-    """N environments. Each step shows signs that are drawn anew, and an action is worth what part of it they ask for.
+    """N environments that show new random signs in each step. The reward is the fraction of the action that fits them.
 
-    Nothing is gained by looking ahead. Episodes are 4 steps long; they begin at different times, and every second
-    environment ends them in the NEXT_STEP way.
+    Actions do not affect later steps. Episodes have 4 steps and start at different times. Every second environment uses
+    NEXT_STEP autoreset.
     """
 
     observation_space: Space
     action_space: Space
     signs: ClassVar[tuple[int, ...]]
-    """How many values each sign has."""
+    """Number of values of each sign."""
 
     def __init__(self, environments: int, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -76,10 +76,10 @@ class Signs:
 
 
 class CameraAndSpeed(Signs):
-    """An image and numbers beside it: the right one of two actions says whether their two signs differ.
+    """An image and numbers, with one sign each. The correct action tells whether the two signs differ.
 
-    A bright spot is on the left of the image or on the right; one of the numbers is negative or positive. Whoever sees
-    one of the two only, or adds up what each says, is right every second time.
+    A bright spot is on the left or on the right of the image; one of the numbers is negative or positive. A policy that
+    uses only one of them, or a sum of functions of each, is correct half of the time.
     """
 
     observation_space = Dict({"speed": Box(shape=(3,)), "camera": CAMERA, "room": Discrete(2, start=4)})
@@ -92,7 +92,7 @@ class CameraAndSpeed(Signs):
         return [self.spots(drawn[:, 0]), self._rng.integers(4, 6, self.environments), speed]
 
     def spots(self, right: Numbers) -> npt.NDArray[np.uint8]:
-        """Dark images with a bright spot, uint8 [N, 16, 16]: in the left half, or where `right` in the other."""
+        """Return dark images with a bright spot on the left, or on the right if `right`, uint8 [N, 16, 16]."""
         images = self._rng.integers(0, 30, (self.environments, *CAMERA.shape)).astype(np.uint8)
         rows, columns = self._rng.integers(0, (SIDE - 4, SIDE // 2 - 4), (self.environments, 2)).T
         for image, row, column in zip(images, rows, columns + SIDE // 2 * right, strict=True):
@@ -104,7 +104,7 @@ class CameraAndSpeed(Signs):
 
 
 class CameraAndRoom(CameraAndSpeed):
-    """The same with a Tuple in a Tuple, and one bit beside the image."""
+    """The same task with a nested Tuple, and a bit in place of the numbers."""
 
     observation_space = Tuple([Tuple([Discrete(2), CAMERA])])
 
@@ -113,9 +113,9 @@ class CameraAndRoom(CameraAndSpeed):
 
 
 class Levers(Signs):
-    """Observations of numbers in a Tuple, and an action of two choices, each of which is worth a half if it is right.
+    """Observations of numbers in a Tuple, and an action of two choices. Each correct choice has a reward of 1/2.
 
-    The second one is a number of the Tuple plus another one, modulo 3.
+    The correct second choice is the sum of two of the signs modulo 3.
     """
 
     observation_space = Tuple([Discrete(3), Box(shape=(2,))])
@@ -132,7 +132,7 @@ class Levers(Signs):
 
 
 class Switches(Signs):
-    """Observations of numbers in a Dict, and an action of bits, each of which is worth a quarter if it is right."""
+    """Observations of numbers in a Dict, and an action of bits. Each correct bit has a reward of 1/4."""
 
     observation_space = Dict({"numbers": Box(shape=(2,)), "bits": MultiBinary(2)})
     action_space = MultiBinary([2, 2])

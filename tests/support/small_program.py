@@ -1,4 +1,4 @@
-"""A small program in the place of a role's own: it connects to the servers that it needs, announces itself, and pauses.
+"""A small program in place of a role's: it connects to the servers that it needs, reports that it is ready, and waits.
 
 It imports the standard library only, to start within a fraction of a second.
 """
@@ -16,24 +16,24 @@ PAUSE = 0.01
 
 
 class Gates:
-    """Files that keep small programs, by the names of their logs, from getting ready, or make them give up."""
+    """Files that block the start of small programs or make them give up. Programs are named by their logs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def close(self, name: str) -> None:
-        """Keep a program from getting ready, until `open`."""
+        """Block the start of a program until `open`."""
         (self._folder / name).touch()
 
     def open(self, name: str) -> None:
-        """Let it get ready."""
+        """Unblock the start of a program."""
         (self._folder / name).unlink()
 
     def is_open(self, name: str) -> bool:
         return not (self._folder / name).exists()
 
     def make_impatient(self, name: str) -> None:
-        """Have a program exit as soon as it cannot connect to a server that it needs, instead of trying again."""
+        """Make a program exit instead of retrying if it cannot connect to a server that it needs."""
         (self._folder / f"{name}-impatient").touch()
 
     def is_patient(self, name: str) -> bool:
@@ -41,7 +41,7 @@ class Gates:
 
 
 def await_others(name: str, gates: Gates, needed: Sequence[str]) -> None:
-    """Wait until the gate is open and all that is needed answers. Raises SystemExit."""
+    """Wait until the gate is open and all needed servers accept connections. Raises SystemExit."""
     while not gates.is_open(name):
         time.sleep(PAUSE)
     for address in needed:

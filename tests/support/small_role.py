@@ -10,7 +10,7 @@ from relaax.configuration.roles import Addresses, Role
 
 
 def small_roles(folder: Path) -> tuple[Role, ...]:
-    """Return the table with `support.small_program` in every row. `folder`: that of its gates."""
+    """Return the table with `support.small_program` in every row. `folder`: folder of its gates."""
     return tuple(_small(role, folder) for role in roles.ROLES)
 
 

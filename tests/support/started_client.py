@@ -1,8 +1,8 @@
 """An environment for `relaax run` that is a program in any language.
 
-Its words: ADDRESS NAME ENVIRONMENTS --seed S FOLDER COMMAND ...
-The command is the program's, run in the folder; it gets the address, --environments and --seed, and takes this
-process's place.
+Arguments: ADDRESS NAME ENVIRONMENTS --seed S FOLDER COMMAND ...
+The command replaces this process. It runs in the folder, with the address, --environments and --seed as additional
+arguments.
 """
 
 from __future__ import annotations

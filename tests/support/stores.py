@@ -1,4 +1,4 @@
-"""What every store of checkpoints must do, as tests to inherit, and a store that fails on demand."""
+"""Tests that every store of checkpoints must pass, and a store that fails on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relaax.checkpoint.store import buffers_of
 
 
 class StoreCompliance:
-    """Subclass it with a fixture `store` that gives an empty store."""
+    """Tests of a store. Subclasses add a fixture `store` that returns an empty store."""
 
     def test_gives_back_what_was_put(self, store: Store) -> None:
         for value in (b"", b"1", bytes(range(256)) * 5000):
@@ -106,7 +106,7 @@ class StoreCompliance:
 
 
 class MemoryStore(Store):
-    """Values in memory. While `failing` is set, writing raises it."""
+    """A store in memory. While `failing` is set, writes raise it."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -129,7 +129,7 @@ class MemoryStore(Store):
         with self._lock:
             there = self.values.get(key)
             if (None if there is None else _tag(there)) != tag:
-                raise Conflict(f"{key} is not what it was")
+                raise Conflict(f"{key} has changed")
             self.put(key, value)
             return _tag(value)
 
@@ -142,7 +142,7 @@ class MemoryStore(Store):
 
     def get(self, key: str) -> bytes:
         if key not in self.values:
-            raise NotFound(f"{key} is not there")
+            raise NotFound(f"{key} does not exist")
         return self.values[key]
 
     def size(self, key: str) -> int:

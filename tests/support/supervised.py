@@ -1,4 +1,4 @@
-"""A supervisor of a plan's processes, without the rest of `relaax run`."""
+"""Supervisors of a plan's processes, without the rest of `relaax run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.processes import wait_until
 
 @contextmanager
 def unstarted(plan: Plan, folder: Path, host: Host | None = None) -> Iterator[Supervisor]:
-    """Make a supervisor that has started nothing; kill what it has started when the block ends."""
+    """Make a supervisor without processes, and kill all processes that it has started at the end of the block."""
     directory = RunDirectory(folder)
     directory.open(fresh=False, max_steps=1)
     directory.write_configuration(plan)
@@ -30,14 +30,14 @@ def unstarted(plan: Plan, folder: Path, host: Host | None = None) -> Iterator[Su
 
 @contextmanager
 def supervised(plan: Plan, folder: Path) -> Iterator[Supervisor]:
-    """Start the servers of a plan; kill what is left of them when the block ends."""
+    """Start the servers of a plan, and kill all processes at the end of the block."""
     with unstarted(plan, folder) as supervisor:
         supervisor.start_servers()
         yield supervisor
 
 
 def watch_until_ready(supervisor: Supervisor, processes: Iterable[Supervised], timeout: float = 120.0) -> None:
-    """Watch until all of them have announced themselves, as `relaax run` does several times a second."""
+    """Call `watch` repeatedly, as `relaax run` does, until all processes have reported that they are ready."""
     waited_for = list(processes)
 
     def ready() -> bool:

@@ -1,4 +1,4 @@
-"""Copies of tables, flat and whole, for tests that compare them."""
+"""Copies of whole tables, for tests that compare them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ State = dict[str, npt.NDArray[Any]]
 
 
 def state_of(table: Table, size: int = 64) -> State:
-    """Everything of a table, from pieces of about `size` bytes that are joined."""
+    """Return the whole state of a table, joined from pieces of about `size` bytes."""
     copy = table.copy()
     pieces = list(copy.pieces(size))
     head = dict(copy.head())
@@ -24,7 +24,7 @@ def state_of(table: Table, size: int = 64) -> State:
 
 
 def restore(table: Table, state: State) -> None:
-    """Make `table` what `state_of` was told of."""
+    """Restore the state of `state_of` into `table`."""
     columns = {name: array for name, array in state.items() if name.startswith("columns/")}
     pieces: list[State] = [{"items": np.array([0, len(state["keys"])]), **columns}] if columns else []
     if "pixels" in state:
@@ -34,16 +34,16 @@ def restore(table: Table, state: State) -> None:
 
 
 def copied(table: Table) -> Table:
-    """Another table with the same content, which draws the same."""
+    """Return another table with the same content, which draws the same samples."""
     other = Table(table.spec, seed=0)
     restore(other, state_of(table, 1 << 16))
     return other
 
 
 def largest_priority(table: Table) -> float:
-    """The largest priority of an item that is there, 1.0 if there is none: what an insert without one gets.
+    """Return the priority that an insert without one gets: the largest priority in the table, or 1.0 if it is empty.
 
-    With alpha 1 and priorities whose sums are exact.
+    Needs alpha = 1 and priorities with exact sums.
     """
     other = copied(table)
     columns = {name: np.zeros((1, *field.shape), field.dtype) for name, field in table.spec.plain.items()}

@@ -1,4 +1,4 @@
-"""The terminal pictures of the documentation, drawn from what real runs reported.
+"""The terminal pictures of the documentation, drawn from reports of real runs.
 
 `make pictures` writes them again.
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 DATA = ROOT / "tests" / "data" / "screens"
 WIDTHS = (80, 120)
-# Without web fonts, which code hosts do not load. Each text has its length, so that any monospace font fits.
+# Code hosts do not load web fonts. Each text has an explicit length, so that any monospace font fits.
 _FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -54,13 +54,13 @@ _FORMAT = """\
 
 
 def reported(run: str) -> dict[str, Any]:
-    """The report of a run: `progress` and `replay` at a `time`, or `top`."""
+    """Return the report of a run: `progress` and `replay` at a `time`, or `top`."""
     content: dict[str, Any] = json.loads((DATA / f"{run}.json").read_text("utf-8"))
     return content
 
 
 def panel_of(run: str) -> ProgressPanel:
-    """The panel of a run."""
+    """Return the panel of a run."""
     seen = reported(run)
     progress = Progress(**seen["progress"])
     age = seen["time"] - seen["progress"]["checkpoint_time"]
@@ -70,7 +70,7 @@ def panel_of(run: str) -> ProgressPanel:
 
 
 def pictures() -> dict[str, str]:
-    """The content of each SVG file, by its name in docs/images."""
+    """Return the content of each SVG file, by its name in docs/images."""
     shown = {
         "panel": ("relaax run da3c_gym_cartpole", panel_of("da3c_gym_cartpole")),
         "top": ("relaax top", service_tables(reported("gorila_distributed_gym_cartpole")["top"])),
@@ -83,7 +83,7 @@ def pictures() -> dict[str, str]:
 
 
 def svg(content: Any, title: str, name: str, width: int) -> str:
-    """A terminal of this width that shows `content`."""
+    """Return the SVG of a terminal of this width that shows `content`."""
     console = PlainConsole(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", no_color=False,
         legacy_windows=False,

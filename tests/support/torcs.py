@@ -1,4 +1,4 @@
-"""TORCS for tests: installed and with its robot built, or the test is skipped; and a driver that is no agent."""
+"""TORCS for tests: its installation, the build of its robot, and hand-written drivers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ANGLE, PLACE, SPEED, RAYS = 0, 1, 2, slice(13, 32)
 
 
 def lack_of_torcs() -> str | None:
-    """Install TORCS and build its robot where that is possible, and return what this machine lacks.
+    """Install TORCS and build its robot. Return the reason if that is impossible on this machine, else None.
 
-    One process at a time, because the robot is for all.
+    Only one process does so at a time, because all tests share the robot.
     """
     with (Path(tempfile.gettempdir()) / "relaax-torcs.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -43,13 +43,13 @@ def lack_of_torcs() -> str | None:
 
 
 def is_stale() -> bool:
-    """Whether the robot is older than what it is built from."""
+    """Return whether the robot is missing or older than its sources."""
     sources = [*build.HERE.glob("*.cpp"), *build.HERE.glob("*.h"), build.RLX / "rlx.h"]
     return not race.DRIVER.exists() or race.DRIVER.stat().st_mtime < max(path.stat().st_mtime for path in sources)
 
 
 def careful(talk: Conversation) -> None:
-    """Drive along the middle of the track, towards where it is open, at up to 90 km/h."""
+    """Drive along the middle of the track in the direction with the longest view, at up to 90 km/h."""
     talk.policy = steer
     serve(talk)
 
@@ -65,7 +65,7 @@ def steer(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
 
 
 def always(steering: float, pedal: float) -> Any:
-    """A script of `RlxPeer` that does the same in every step."""
+    """Return a script of `RlxPeer` with the same action in every step."""
 
     def script(talk: Conversation) -> None:
         talk.policy = lambda message, talk: [np.array([[steering, pedal]], np.float32)]
@@ -75,7 +75,7 @@ def always(steering: float, pedal: float) -> Any:
 
 
 def observed(message: rlx.Message) -> np.ndarray:
-    """Return what is observed, [1, 32], in an init or a step."""
+    """Return the observation of an init or a step, [1, 32]."""
     assert isinstance(message, rlx.Init | rlx.Step)
     leaf: np.ndarray = message.observation[0]
     return leaf

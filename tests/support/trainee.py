@@ -1,4 +1,4 @@
-"""A client that trains until it is told to stop."""
+"""A client that trains until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from support.processes import wait_until
 
 
 class Training:
-    """A client that trains over `address` until it is told to stop, in a thread of its own."""
+    """A client in its own thread that trains with the server at `address` until `stop`."""
 
     def __init__(self, address: str, rate: float = math.inf, response_timeout: float = 5.0) -> None:
-        """`rate`: steps a second at most."""
+        """`rate`: maximum steps per second."""
         self.steps = 0
         self.error: BaseException | None = None
         self._address = address
@@ -56,7 +56,7 @@ class Training:
         self._due = max(self._due, now - self._pause) + self._pause
 
     def expect_more(self, steps: int = 50) -> None:
-        """The environment goes on, which means that actions come."""
+        """Wait for more steps of the environment, which need actions of the server."""
         wanted = self.steps + steps
 
         def gone_on() -> bool:

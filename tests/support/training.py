@@ -1,4 +1,4 @@
-"""Training in the test's own process: an agent, environments, and a parameter server that is a few lines of numpy."""
+"""Training in the test's process: an agent, environments, and a small parameter server in numpy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class World(Protocol):
 
 
 class RMSPropBridge(FakeParameters):
-    """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) at a learning rate that falls to zero, in numpy."""
+    """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) in numpy. The learning rate falls linearly to zero."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RMSPropBridge(FakeParameters):
 def train(
     algorithm: Algorithm, section: Mapping[str, Any], world: World, updates: int, learning_rate: float = 0.05
 ) -> RMSPropBridge:
-    """What is left after so many updates."""
+    """Train an agent for `updates` updates, and return its parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     server = algorithm.ParameterServer(config, world.observation_space, world.action_space)
     parameters = server.initial_parameters(config.seed)
@@ -72,7 +72,7 @@ def train(
 def judge(
     algorithm: Algorithm, section: Mapping[str, Any], world: World, environments: int, trained: FakeParameters
 ) -> AgentBase:
-    """An agent in exploit mode with what was learned."""
+    """Return an agent in exploit mode with the trained parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     statistics = {name: moments.size for name, moments in trained.statistics.items()}
     bridge = FakeParameters(trained.parameters, statistics=statistics)
@@ -90,7 +90,7 @@ def judge(
 
 
 def mean_reward(agent: AgentBase, world: World, steps: int) -> float:
-    """Of a step that counts."""
+    """Return the mean reward of a step, without first steps of episodes in NEXT_STEP mode."""
     total, count = 0.0, 0
     actions = agent.reset(world.reset())
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""A call whose answer is lost on the way."""
+"""The error of a call whose answer is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import grpc
 
 
 class Unanswered(grpc.RpcError):
-    """What gRPC raises if a connection breaks before the answer is there."""
+    """The error that gRPC raises if a connection breaks before the answer arrives."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE

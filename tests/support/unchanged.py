@@ -1,7 +1,7 @@
-"""Skips, in CI, the slow tests of what has not changed since they last passed.
+"""A pytest plugin that skips slow tests in CI if their files have not changed since they last passed.
 
-A slow test names the files and folders that decide its outcome, from the root: `@pytest.mark.checks("docker")`. With
-`--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`.
+A slow test names the files and folders on which its outcome depends, from the root: `@pytest.mark.checks("docker")`.
+With `--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`.
 `make test-slow` runs every slow test and records each that passes. With these options it takes less than an hour:
 make test-slow PYTEST_ARGS="--short -n 4 --dist loadgroup".
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = ROOT / "tests/data/unchanged.json"
 REASON = "unchanged since it last passed"
 Recorded = dict[str, dict[str, Any]]
-"""By test, with its parameters: `files`, the names of files and folders, and `digest`."""
+"""For each test with its parameters: `files`, the names of files and folders, and `digest`."""
 
 
 def recorded(record: Path = RECORD) -> Recorded:
@@ -31,7 +31,7 @@ def recorded(record: Path = RECORD) -> Recorded:
 
 
 def digest(paths: Sequence[str], root: Path = ROOT) -> str | None:
-    """The SHA-256 of the names and contents of all files below `paths`; None where git cannot list them."""
+    """Return the SHA-256 of the names and contents of all files below `paths`; None if git cannot list them."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths]
     try:
         listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
@@ -48,7 +48,7 @@ def digest(paths: Sequence[str], root: Path = ROOT) -> str | None:
 
 
 class Unchanged:
-    """A pytest plugin: what the tests of this run check, as it was when they last passed and as it is now."""
+    """The plugin: the recorded and the current digests of the tests of this run."""
 
     def __init__(self, record: Path = RECORD, root: Path = ROOT) -> None:
         self._record, self._root = record, root
@@ -77,7 +77,7 @@ class Unchanged:
             self._passed.pop(report.nodeid, None)
 
     def pytest_sessionfinish(self, session: Any) -> None:
-        """Record what passed, if this run is one that records; its processes do so one after another."""
+        """Record the passed tests if `--record` is set. A lock serializes the processes of the run."""
         if self._passed and session.config.getoption("--record"):
             with self._record.open("a+", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ class Unchanged:
 
 
 def main(places: Sequence[str]) -> int:
-    """Return 0 if all tests of folders or modules that are in the record find what they check unchanged, else 1."""
+    """Return 0 if the files of all recorded tests of these folders or modules are unchanged, else 1."""
     mine = [was for name, was in recorded().items() if name.startswith(tuple(places))]
     return 0 if mine and all(digest(was["files"]) == was["digest"] for was in mine) else 1
 

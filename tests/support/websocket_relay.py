@@ -1,7 +1,7 @@
-"""A relay from RLX over TCP to RLX over WebSocket: the length of a frame becomes that of a message, true or not.
+"""A relay from RLX over TCP to RLX over WebSocket. The length of a frame becomes that of a message, even if wrong.
 
-So what was written for TCP, right or wrong, can be said to a server over WebSocket. What is read here is read strictly,
-and not with the library that the server uses.
+Tests for TCP with valid or invalid data can thus run over WebSocket. The relay parses strictly, and does not use the
+server's WebSocket library.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from relaax.conformance.websocket import BINARY, PING, Masker, Unframer, WebSock
 from relaax.conformance.wire import RuleViolation
 
 PIECE = 1 << 16
-MOST_HELD = 1 << 20  # bytes on their way, per direction, beyond which nothing more is read
-SHORT = 65_536  # of a message that may be sent in fragments: it is no longer than any limit
+MOST_HELD = 1 << 20  # maximum buffered bytes per direction; above it, reads pause
+SHORT = 65_536  # maximum length of a message that may be fragmented: no limit is smaller
 
 
 class Fragmenter(Masker):
-    """Says short frames that are whole in fragments now and then."""
+    """A masker that sends some of the complete short frames in fragments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Fragmenter(Masker):
 
 
 def _fragments(payload: bytes, rng: random.Random) -> bytes:
-    """One message in several frames, some of them empty, with pings between them."""
+    """Return a message in several frames, some of them empty, with pings between them."""
     cuts = sorted(rng.randrange(len(payload) + 1) for _ in range(rng.randrange(1, 5)))
     parts = [payload[a:b] for a, b in zip([0, *cuts], [*cuts, len(payload)], strict=True)]
     out = bytearray()
@@ -51,12 +51,12 @@ def _fragments(payload: bytes, rng: random.Random) -> bytes:
 
 
 def upgraded(sock: socket.socket, asked: bytes | None = None) -> WebSocketWire:
-    """The same connection over WebSocket. `asked`: another request than the usual one."""
+    """Upgrade a connection to WebSocket. `asked`: a request in place of the usual one."""
     return WebSocketWire(sock, request() if asked is None else asked, Fragmenter())
 
 
 class _Way:
-    """What was read at one end and is to be written at the other."""
+    """One direction of a connection: data read at one end and not yet written at the other."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source, self.sink = source, sink
@@ -65,7 +65,7 @@ class _Way:
 
 
 class _Pair:
-    """A client's connection, and the one to the server that was made for it."""
+    """A client's connection, and its connection to the server."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.up, self.down = _Way(near, far), _Way(far, near)
@@ -77,7 +77,7 @@ class _Pair:
 
 
 class WebSocketRelay:
-    """Takes clients of TCP at `address`, for the server at `target`. One thread serves all of them."""
+    """A relay for TCP clients at `address` to the server at `target`. One thread serves all clients."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -159,7 +159,7 @@ class WebSocketRelay:
                 selector.register(way.source, events)
 
     def _move(self, pair: _Pair, way: _Way) -> None:
-        """Read what is there, write what there is room for. Raises OSError."""
+        """Read available data, and write as much as the sink accepts. Raises OSError."""
         if not way.ended and len(way.held) < MOST_HELD and (way is pair.down or pair.unframer.is_open):
             with contextlib.suppress(BlockingIOError):
                 data = way.source.recv(PIECE)
@@ -177,7 +177,7 @@ class WebSocketRelay:
             self._pairs.pop(way.source.fileno(), None)
             with contextlib.suppress(KeyError, ValueError):
                 selector.unregister(way.source)
-            if way.held or not way.closed:  # the other end is to know that something is missing
+            if way.held or not way.closed:  # a reset tells the other end that data is missing
                 with contextlib.suppress(OSError):
                     way.sink.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for way in pair.ways():

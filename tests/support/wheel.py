@@ -1,4 +1,4 @@
-"""A wheel of the checkout, and environments that have it."""
+"""A wheel of the checkout, and virtual environments with it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Other tests write into the folders of tools while this one copies.
+# Other tests may write into the folders of tools during the copy.
 _LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
 LEFT = "left.py"
-"""A file that an earlier build left in the folder `build` of the checkout: no wheel may have it."""
+"""A leftover of an earlier build in the folder `build` of the checkout. A wheel must not contain it."""
 
 
 def copy_checkout(folder: Path, *without: str) -> None:
-    """Copy what is no product of tools, and nothing that matches `without`."""
+    """Copy the checkout, except products of tools and names that match `without`."""
 
     def left_out(parent: str, names: list[str]) -> set[str]:
         made = {name for name in shutil.ignore_patterns(*_LEFT_OUT)(parent, names) if Path(parent, name).is_dir()}
@@ -26,7 +26,7 @@ def copy_checkout(folder: Path, *without: str) -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints that ends with exit code 0."""
+    """Run a command, check that its exit code is 0, and return its output."""
     answer = subprocess.run(
         [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}
     )
@@ -35,7 +35,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def quick_wheel(folder: Path) -> Path:
-    """Built with the tools and the generated code that are here, in `folder/dist`."""
+    """Build a wheel in `folder/dist` with the installed tools and the generated code of the checkout."""
     copy_checkout(folder / "checkout")
     left = folder / "checkout/build/lib/relaax" / LEFT
     left.parent.mkdir(parents=True)
@@ -48,7 +48,7 @@ def quick_wheel(folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """A new environment `folder/venv` with this wheel and nothing else; its site-packages."""
+    """Make a virtual environment `folder/venv` with only this wheel, and return its site-packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
     python = folder / "venv/bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
@@ -57,6 +57,6 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def borrow(site: Path) -> None:
-    """Let an environment have the libraries of the one that runs the tests: not worth a download."""
+    """Add the libraries of the tests' environment to a virtual environment, to avoid downloads."""
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (site / "borrowed.pth").write_text("\n".join(libraries) + "\n")
