@@ -158,7 +158,7 @@ def test_run_without_a_finished_evaluation_has_failed(runs: Runs, config: Path) 
     assert run.running.wait(PATIENCE + 60) == 1, run.running.report()
     assert (run.summary["status"], run.summary["evaluation"]) == ("max_time", None)
     assert run.summary["error"].startswith("no evaluation has a result, though ")
-    assert "failed with exit code" in run.summary["error"]
+    assert " began: exit code 1 for checkpoint " in run.summary["error"]
 
 
 def test_endless_episode_is_cut_off_and_counted(processes: Processes, config: Path) -> None:
