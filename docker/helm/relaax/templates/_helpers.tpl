@@ -52,15 +52,14 @@ labels:
 {{ .Values.storage.volume.existingClaim | default (printf "%s-data" (include "relaax.fullname" .)) }}
 {{- end -}}
 
-{{/* Whether TensorBoard is in the parameter server's pod. A volume of one node would keep that pod from another node, were it
-mounted by a pod of its own. */}}
+{{/* Whether TensorBoard runs in the pod of the parameter server: a ReadWriteOnce volume can be mounted on one node only. */}}
 {{- define "relaax.boardBeside" -}}
 {{- if and .Values.tensorboard.enabled (not .Values.storage.s3.bucket) (not (has "ReadWriteMany" .Values.storage.volume.accessModes)) -}}
 true
 {{- end -}}
 {{- end -}}
 
-{{/* HOST:PORT of each shard of a component: a pod's name below that of its headless Service. */}}
+{{/* HOST:PORT of each shard of a component, by the pod names of its headless Service. */}}
 {{- define "relaax.shards" -}}
 {{- $service := printf "%s-%s" (include "relaax.fullname" .root) .component -}}
 {{- $addresses := list -}}
@@ -78,14 +77,14 @@ true
 {{ include "relaax.shards" (dict "root" . "component" "replay-server" "shards" .Values.replayServer.shards "port" 7003) }}
 {{- end -}}
 
-{{/* What the schema cannot say. Each sentence names the value and the way out. */}}
+{{/* Checks that the schema cannot express. Each error names the value and the way out. */}}
 {{- define "relaax.check" -}}
 {{- $auth := .Values.auth -}}
 {{- $given := or $auth.token $auth.parameterServerToken $auth.replayServerToken -}}
 {{- if and $auth.existingSecret $given -}}
-{{- fail "auth.existingSecret and tokens are both there: leave one of them out" -}}
+{{- fail "auth.existingSecret and tokens are both set: remove one of them" -}}
 {{- else if and $auth.allowAnonymous (or $auth.existingSecret $given) -}}
-{{- fail "auth.allowAnonymous lets anybody in, and there are tokens: leave one of them out" -}}
+{{- fail "auth.allowAnonymous admits every client, and tokens are set: remove one of them" -}}
 {{- else if not (or $auth.allowAnonymous $auth.existingSecret) -}}
 {{- $how := "`relaax keys DIR` makes it; or name a Secret in auth.existingSecret, or set auth.allowAnonymous for a network that you trust" -}}
 {{- if not $auth.token -}}{{- fail (printf "auth.token, the token of environments, is missing: %s" $how) -}}{{- end -}}
@@ -95,40 +94,40 @@ true
 {{- $tls := .Values.tls -}}
 {{- $files := or $tls.ca $tls.server $tls.serverKey $tls.worker $tls.workerKey -}}
 {{- if and $tls.enabled $tls.existingSecret $files -}}
-{{- fail "tls.existingSecret and certificates are both there: leave one of them out" -}}
+{{- fail "tls.existingSecret and certificates are both set: remove one of them" -}}
 {{- else if and $tls.enabled (not $tls.existingSecret) -}}
 {{- range $name := list "ca" "server" "serverKey" "worker" "workerKey" -}}
 {{- if not (get $tls $name) -}}{{- fail (printf "tls.%s is missing: `relaax keys DIR` makes it; or name a Secret in tls.existingSecret" $name) -}}{{- end -}}
 {{- end -}}
 {{- else if and (not $tls.enabled) (or $tls.existingSecret $files) -}}
-{{- fail "there are certificates, and tls.enabled is false: set it to true, or leave them out" -}}
+{{- fail "certificates are set, and tls.enabled is false: set it to true, or remove them" -}}
 {{- end -}}
 {{- $volume := .Values.storage.volume -}}
 {{- if and (gt (int .Values.parameterServer.shards) 1) (not .Values.storage.s3.bucket) (not (has "ReadWriteMany" $volume.accessModes)) -}}
-{{- fail (printf "parameterServer.shards is %d, and each shard writes to the same place: set storage.s3.bucket, or storage.volume.accessModes to [ReadWriteMany] with a storage class that can" (int .Values.parameterServer.shards)) -}}
+{{- fail (printf "parameterServer.shards is %d, and all shards write to one location: set storage.s3.bucket, or storage.volume.accessModes to [ReadWriteMany] with a storage class that supports it" (int .Values.parameterServer.shards)) -}}
 {{- end -}}
 {{- if and .Values.learner.replicas (not .Values.replayServer.shards) -}}
-{{- fail (printf "learner.replicas is %d, and learners draw from replay servers: set replayServer.shards, or learner.replicas to 0" (int .Values.learner.replicas)) -}}
+{{- fail (printf "learner.replicas is %d, and learners sample from replay servers: set replayServer.shards, or learner.replicas to 0" (int .Values.learner.replicas)) -}}
 {{- end -}}
 {{- $scaling := .Values.autoscaling -}}
 {{- if and (ne $scaling.kind "none") (lt (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
-{{- fail (printf "autoscaling.maxReplicas is %d, and minReplicas %d: give it more" (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
+{{- fail (printf "autoscaling.maxReplicas is %d, less than minReplicas %d: increase it" (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
 {{- end -}}
 {{- if and (eq $scaling.kind "keda") (not $scaling.prometheus) -}}
-{{- fail "autoscaling.prometheus is missing: the address that KEDA asks, such as http://prometheus.monitoring:9090" -}}
+{{- fail "autoscaling.prometheus is missing: set the address that KEDA queries, such as http://prometheus.monitoring:9090" -}}
 {{- end -}}
 {{- if and (ne $scaling.kind "none") (eq .Values.monitoring.kind "none") -}}
-{{- fail (printf "autoscaling.kind is %s, and Prometheus hears of no figures: set monitoring.kind to annotations or serviceMonitor" $scaling.kind) -}}
+{{- fail (printf "autoscaling.kind is %s, and Prometheus does not collect metrics: set monitoring.kind to annotations or serviceMonitor" $scaling.kind) -}}
 {{- end -}}
 {{- $names := list -}}
 {{- range .Values.environments -}}
-{{- if has .name $names -}}{{- fail (printf "environments: two fleets have the name %s: give one another" .name) -}}{{- end -}}
+{{- if has .name $names -}}{{- fail (printf "environments: two fleets have the name %s: rename one of them" .name) -}}{{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Places for connections that are needed: those that are taken, a buffer, and as many as were refused in the last minute for
-want of room, up to one server's. Divided by the places of a server it is the number of servers. */}}
+{{/* Number of places needed: connections, the buffer, and connections refused for lack of room in the last minute, at most
+one server's. Divided by the places of a server, it is the number of servers. */}}
 {{- define "relaax.wantedPlaces" -}}
 {{- $pods := printf "namespace=\"%s\",pod=~\"%s-rlx-server-.*\"" .Release.Namespace (include "relaax.fullname" .) -}}
 sum(relaax_rlx_server_workers{ {{- $pods -}} }) + {{ int .Values.autoscaling.buffer }} + clamp_max(sum(increase(relaax_rlx_server_refusals_total{ {{- $pods -}} ,reason=~"max_workers|memory"}[1m])) or vector(0), {{ int .Values.rlxServer.maxWorkers }})

@@ -1,12 +1,12 @@
 {{/*
-The parts of a pod that all share. Each takes a dict with root and component, and what it names besides.
+Parts that all pods share. Each takes a dict with root, component and the keys that it names.
 */}}
 
-{{/* Nobody is root, nothing is writable but what is named, and Kubernetes gives no token. */}}
+{{/* No process runs as root, only named mounts are writable, and the token of Kubernetes is not mounted. */}}
 {{- define "relaax.pod" -}}
 serviceAccountName: {{ include "relaax.fullname" .root }}
 automountServiceAccountToken: false
-# Variables such as RELAAX_RLX_SERVER_PORT would be read as keys that are misspelt.
+# Variables such as RELAAX_RLX_SERVER_PORT would be read as misspelt configuration keys.
 enableServiceLinks: false
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -51,7 +51,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* A pod is made anew when what it reads at its start has changed. */}}
+{{/* The checksums restart a pod when a file that it reads at its start has changed. */}}
 {{- define "relaax.podMetadata" -}}
 labels:
   {{- include "relaax.selector" . | nindent 2 }}
@@ -70,14 +70,14 @@ annotations:
   checksum/secrets: {{ list .root.Values.auth .root.Values.tls | toJson | sha256sum }}
 {{- end -}}
 
-{{/* The status port says how a server is; liveness asks only whether it answers, unless `alive` names
-another path. `minutes`: how long a start may take. */}}
+{{/* Readiness uses the health of the status port. Liveness only requires a response, unless `alive` names another path.
+`minutes`: time limit of a start. */}}
 {{- define "relaax.probes" -}}
 startupProbe:
   httpGet: {path: /metrics, port: status}
   periodSeconds: 2
   timeoutSeconds: 5
-  # {{ .minutes | default 10 }} minutes: it reads its checkpoint first.
+  # {{ .minutes | default 10 }} minutes, because a server first reads its checkpoint.
   failureThreshold: {{ mul 30 (.minutes | default 10) }}
 readinessProbe:
   httpGet: {path: /healthz, port: status}
@@ -91,7 +91,7 @@ livenessProbe:
   failureThreshold: 6
 {{- end -}}
 
-{{/* Tokens from the Secret, each where it is needed: `tokens` lists variable and key. */}}
+{{/* Tokens from the Secret as environment variables: `tokens` lists variable and key. */}}
 {{- define "relaax.tokenVariables" -}}
 {{- if not .root.Values.auth.allowAnonymous }}
 {{- range .tokens }}
@@ -104,7 +104,7 @@ livenessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* What programs write besides their data: compiled kernels and a spool at home, temporary files. */}}
+{{/* Folders for files other than data: compiled kernels and a spool in the home directory, temporary files. */}}
 {{- define "relaax.writableMounts" -}}
 - name: home
   mountPath: /home/relaax
@@ -133,7 +133,7 @@ livenessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* `certificates`: the files of the Secret that this pod sees. */}}
+{{/* `certificates`: files of the Secret to mount. */}}
 {{- define "relaax.commonVolumes" -}}
 {{- include "relaax.writableVolumes" . }}
 {{- if .root.Values.configuration }}
@@ -157,8 +157,8 @@ livenessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* Arguments of the servers. Another address than loopback for the status port needs --allow-anonymous; the tokens of
-the main port, which are required above, are asked for all the same. */}}
+{{/* Arguments of the servers. A status port that is not on loopback needs --allow-anonymous. The main port still requires
+the tokens above. */}}
 {{- define "relaax.statusArguments" -}}
 - --status-bind={{ .Values.listen }}:7002
 - --allow-anonymous
@@ -177,7 +177,7 @@ the main port, which are required above, are asked for all the same. */}}
 {{- end }}
 {{- end -}}
 
-{{/* Of RLX servers and learners: where parameter and replay servers are, and how they are trusted. */}}
+{{/* Arguments of RLX servers and learners: addresses and certificates of parameter and replay servers. */}}
 {{- define "relaax.services" -}}
 - --parameter-server={{ include "relaax.parameterServers" .root }}
 {{- $kinds := list "parameter-server" }}
@@ -202,7 +202,7 @@ the main port, which are required above, are asked for all the same. */}}
 {{- end }}
 {{- end -}}
 
-{{/* Where a server saves: `path` below the run. */}}
+{{/* Arguments for the location of checkpoints: `path` below the run. */}}
 {{- define "relaax.checkpoints" -}}
 {{- $s3 := .root.Values.storage.s3 }}
 {{- if $s3.bucket }}
@@ -235,7 +235,7 @@ the main port, which are required above, are asked for all the same. */}}
 {{- end }}
 {{- end -}}
 
-{{/* The pod's number in its StatefulSet. */}}
+{{/* Number of the pod in its StatefulSet. */}}
 {{- define "relaax.ordinal" -}}
 - name: ORDINAL
   valueFrom:
@@ -243,7 +243,7 @@ the main port, which are required above, are asked for all the same. */}}
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
 {{- end -}}
 
-{{/* The container of TensorBoard, by itself or beside a parameter server. */}}
+{{/* Container of TensorBoard, in its own pod or in the parameter server's. */}}
 {{- define "relaax.tensorboard" -}}
 {{- $s3 := .Values.storage.s3 -}}
 - name: tensorboard
@@ -255,14 +255,14 @@ the main port, which are required above, are asked for all the same. */}}
     - --logdir=s3://{{ $s3.bucket }}/{{ $s3.key }}/{{ include "relaax.run" . }}/metrics
     - --host={{ .Values.listen | trimAll "[]" }}
     - --port=6006
-    # The fast reader knows no S3.
+    # The fast reader does not support S3.
     - --load_fast=false
     {{- else }}
     - relaax-tensorboard
     - --config={{ include "relaax.config" . }}
     - --metrics-dir=/data/{{ include "relaax.run" . }}/metrics
     - --bind={{ .Values.listen }}:6006
-    # It knows no token: the NetworkPolicy and `kubectl port-forward` say who sees it.
+    # TensorBoard has no token: the NetworkPolicy and `kubectl port-forward` restrict access.
     - --allow-anonymous
     {{- end }}
   {{- if and $s3.bucket (or $s3.existingSecret $s3.region $s3.endpoint) }}
