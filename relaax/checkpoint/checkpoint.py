@@ -41,7 +41,7 @@ def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
 def check_size(size: int, description: Mapping[str, Any]) -> None:
     """Compare the size of a part with its description in the manifest. Raises Damaged."""
     if size != description["bytes"]:
-        raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")
+        raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']} as in the manifest")
 
 
 def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ def _of(checkpoint: Checkpoint, shard: Mapping[str, Any], name: str) -> Vector:
     expected = (shard["end"] - shard["start"],)
     if array is None or array.shape != expected:
         found = "nothing" if array is None else f"an array of shape {list(array.shape)}"
-        raise Damaged(f"part {shard['part']} has {found} for {name}, not {expected[0]} elements")
+        raise Damaged(f"part {shard['part']} has {found} for {name}; {expected[0]} elements are expected")
     return array
 
 

@@ -169,7 +169,7 @@ class LocalStore(Store):
             except (FileNotFoundError, NotADirectoryError):
                 if any((self._root / Path(*folders[: end + 1])).is_symlink() for end in range(len(folders))):
                     raise InvalidValue(f"cannot read {path}: its path contains a link") from None
-                raise NotFound(f"{path} does not exist") from None
+                raise NotFound(f"no such file in the store: {path}") from None
             except OSError as error:
                 if error.errno in _NO_VALUE:
                     raise _not_regular("read", path) from None

@@ -72,7 +72,7 @@ def read_keys(path: Path | str) -> AwsKeys:
     for name in _NAMES:
         if not isinstance(value.get(name), str) or not value[name]:
             what = "is missing" if name not in value else "is not a text; put it in quotes"
-            raise ConfigurationError(f"aws_keys: {file}: {name!r} {what}")
+            raise ConfigurationError(f"aws_keys: {file}: the value of {name!r} {what}")
     if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
         _warn_readable_keys(file)
     return AwsKeys(value["access"], value["secret"])

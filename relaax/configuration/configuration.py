@@ -130,14 +130,14 @@ def find_configuration(name: str) -> Path:
         raise ConfigurationError(f"{name} is the directory of a run; the command that started it resumes it")
     known, short = bundled_names("config", ".yaml"), path.name.removesuffix(".yaml")
     if short not in known and (own := nearest_file(path, ".yaml")):
-        raise ConfigurationError(f"no file {name}; did you mean {own!r}?")
+        raise ConfigurationError(f"no file {name}; did you mean your file {own!r}?")
     if name != path.name:
         guess = nearest(short, known, 0.75)
         bundled = f"; to use the bundled configuration, give its name alone: {guess}" if guess else ""
-        raise ConfigurationError(f"no file {name}{bundled}")
+        raise ConfigurationError(f"there is no file at {name}{bundled}")
     if short in known:
         return bundled_folder("config") / f"{short}.yaml"
-    raise ConfigurationError(f"no file {name}, and {unknown_configuration(name, known)}")
+    raise ConfigurationError(f"no file {name} was found, and {unknown_configuration(name, known)}")
 
 
 def _training_hint(program: Path) -> str:

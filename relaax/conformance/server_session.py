@@ -108,7 +108,7 @@ class ServerSession:
             raise RuleViolation(f"{kind} was expected, not the error {_sentence(message)}")
         if found in ("training_finished", "bye"):
             raise ConversationRefused(f"the server ended the connection with {found}")
-        raise RuleViolation(f"{kind} was expected, not {found}")
+        raise RuleViolation(f"{kind} was expected, but the server sent {found}")
 
     def expect_error(self, code: str, message: Any = None) -> None:
         """Check that the server sends this error with a sentence and ends its stream.
@@ -157,7 +157,7 @@ class ServerSession:
                     f"{timeout} after the client's bye, and the server did not end its stream"
                 ) from None
             if kind_of(message) != "ping":  # a ping may have been in flight
-                raise RuleViolation(f"the server sent {kind_of(message)} after the client's bye")
+                raise RuleViolation(f"the server sent another message after the client's bye: {kind_of(message)}")
 
 
 def _wrong_reply(code: str, found: str) -> RuleViolation:

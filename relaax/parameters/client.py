@@ -262,7 +262,7 @@ class ParameterClient(ParameterClientBase):
         try:
             return self._call.retry(NotReady, attempt, argument)
         except NotReady as error:
-            raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
+            raise ParameterServerUnavailable(f"{error} (not ready within {self._call.unavailable_after:g} s)") from None
 
     def _share_memory(self, link: ShardClient, response: pb.RegisterResponse) -> None:
         """Share memory with a shard if possible. If it is required, raises NotReady or ParameterServerUnusable."""
@@ -282,7 +282,7 @@ class ParameterClient(ParameterClientBase):
         else:
             asked = self._wire_precision
             unused = "" if asked == "float32" else f", in float32: wire-precision {asked} applies to gRPC only"
-            _log.info("parameter server %s: vectors are sent by shared memory%s", link.address, unused)
+            _log.info("parameter server %s: using shared memory for vectors%s", link.address, unused)
         if self._hogwild is not None and self._registration is not None and self._registration.purpose.may_update:
             self._share_live(self._hogwild, link)
 

@@ -68,7 +68,7 @@ def to_file(description: Description, arrays: Arrays) -> list[memoryview]:
 def read(path: Path | str) -> PolicyFile:
     """Return the verified contents of a file. Raises PolicyError."""
     if Path(path).exists() and not Path(path).is_file():  # reading a pipe would block
-        raise PolicyError(f"{path} cannot be read: it is not a regular file")
+        raise PolicyError(f"{path} cannot be read: a policy must be a regular file")
     try:
         arrays, metadata = from_bytes(np.fromfile(path, np.uint8))
     except OSError as error:

@@ -221,7 +221,9 @@ def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorith
     except ConfigurationError as error:
         raise PolicyError(str(error)) from error
     if loaded.name != name:
-        raise PolicyError(f"{file} uses the algorithm {name!r}, not {loaded.name!r} from {loaded.source}")
+        raise PolicyError(
+            f"{file} uses the algorithm {name!r}, not {loaded.name!r}, which was loaded from {loaded.source}"
+        )
     return loaded
 
 

@@ -182,7 +182,7 @@ class TableDeclaration:
     def __post_init__(self) -> None:
         if self.min_size > self.spec.capacity:
             raise ValueError(
-                f"min_size {self.min_size} exceeds the capacity {self.spec.capacity} of table {self.spec.name!r}"
+                f"min_size {self.min_size} of table {self.spec.name!r} is larger than its capacity {self.spec.capacity}"
             )
         self.limiter()
 

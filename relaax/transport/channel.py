@@ -40,7 +40,7 @@ def read_addresses(text: str) -> list[str]:
         if not host or not port.isdecimal():
             raise ValueError(f"{file}: {line!r} is not an address; each line is HOST:PORT")
     if not lines:
-        raise ValueError(f"{file} has no address")
+        raise ValueError(f"{file} contains no address")
     return lines
 
 

@@ -90,7 +90,7 @@ def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pyt
     ("words", "sentence"),
     [
         (("da3c_gym_cartpol",), "there is no configuration 'da3c_gym_cartpol'; did you mean 'da3c_gym_cartpole'?"),
-        (("mine.yaml",), "no file mine.yaml, and unknown configuration 'mine.yaml'; "),
+        (("mine.yaml",), "no file mine.yaml was found, and unknown configuration 'mine.yaml'; "),
         (("AIE", "boxing"), "environment 'AIE boxing': there is no program 'AIE'; did you mean 'ALE'?"),
         (("room",), "'room' is a module: write room:CLASS for a gymnasium environment, or room.py for a "),
         (("room.py",), "room.py ended without a report: it is not an environment program"),

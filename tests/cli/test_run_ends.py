@@ -91,7 +91,7 @@ def test_run_ends_with_status_environment_exited(runs: Runs, config: Path) -> No
     assert run.summary["env_steps"] < 60_000
     assert run.summary["lost_steps"] == 0
     assert "the environment ended its program" in run.summary["error"]
-    assert "(Quits-v0) called sys.exit()" in run.summary["error"]
+    assert "(Quits-v0) ended the program by sys.exit()" in run.summary["error"]
     assert all(line.strip() in run.running.stderr for line in run.summary["error"].splitlines())
     assert "\\n" not in run.running.stderr
 

@@ -387,7 +387,7 @@ def test_an_exit_of_the_environment_is_a_failure(call: str, code: Any) -> None:
         pass
 
     setattr(Quits, call, lambda self, *_, **__: sys.exit(code))
-    with pytest.raises(EnvironmentExit, match=r"environment Quits called sys.exit\(") as raised:
+    with pytest.raises(EnvironmentExit, match=r"environment Quits ended the program by sys.exit\(") as raised:
         run(Quits(), "random", steps=8)
     assert isinstance(raised.value, Failure)
 

@@ -306,7 +306,7 @@ def test_unknown_name_suggests_a_similar_file(name: str, tmp_path: Path, monkeyp
     (tmp_path / "my_da3c.yaml").touch()
     with pytest.raises(ConfigurationError) as refused:
         find_configuration(name)
-    assert str(refused.value) == f"no file {name}; did you mean 'my_da3c.yaml'?"
+    assert str(refused.value) == f"no file {name}; did you mean your file 'my_da3c.yaml'?"
 
 
 def test_python_file_is_refused_with_the_command_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,10 @@ def test_schema_has_exactly_the_keys_of_values() -> None:
         (["learner.replicas=1"], "learner.replicas is 1, and learners sample from replay servers"),
         (["autoscaling.kind=keda", "monitoring.kind=annotations"], "autoscaling.prometheus is missing"),
         (["autoscaling.kind=hpa"], "set monitoring.kind to annotations or serviceMonitor"),
-        (["autoscaling.kind=hpa", "autoscaling.minReplicas=20"], "autoscaling.maxReplicas is 10, less than minReplicas 20"),
+        (
+            ["autoscaling.kind=hpa", "autoscaling.minReplicas=20"],
+            "autoscaling.maxReplicas is 10, less than minReplicas 20",
+        ),
         (
             [f"environments[{i}].{key}=a" for i in (0, 1) for key in ("name", "image", "environment")],
             "environments: two fleets have the name a",

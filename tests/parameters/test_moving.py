@@ -57,7 +57,7 @@ def test_an_unreadable_file_keeps_the_last_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "cannot be read: No such file"), ("", "has no address"), ("a:1 b\n", "'b' is not an address")],
+    [(None, "cannot be read: No such file"), ("", "contains no address"), ("a:1 b\n", "'b' is not an address")],
 )
 def test_a_file_without_addresses_is_refused(content: str | None, sentence: str, tmp_path: Path) -> None:
     book = tmp_path / "book"

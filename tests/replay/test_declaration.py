@@ -63,7 +63,7 @@ def test_default_error_buffer_lets_large_requests_pass() -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ({"min_size": 101}, "min_size 101 exceeds the capacity 100 of table 'it'"),
+        ({"min_size": 101}, "min_size 101 of table 'it' is larger than its capacity 100"),
         ({"min_size": 0}, "min_size must be at least 1, not 0"),
         ({"samples_per_insert": 4.0, "error_buffer": 3.0}, "error_buffer must be a finite number of at least"),
     ],

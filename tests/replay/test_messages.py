@@ -76,7 +76,7 @@ def _twice(message: pb.TableDescription) -> None:
         (lambda m: setattr(m, "remover", 77), "remover must be one of fifo, lowest_priority, not number 77"),
         (lambda m: setattr(m, "alpha", float("nan")), "alpha must be between 0 and 1"),
         (lambda m: setattr(m, "min_size", 0), "at least 1, not 0"),
-        (lambda m: setattr(m, "min_size", 1001), "exceeds the capacity 1000"),
+        (lambda m: setattr(m, "min_size", 1001), "is larger than its capacity 1000"),
         (lambda m: setattr(m, "samples_per_insert", float("nan")), "samples_per_insert"),
         (lambda m: (setattr(m, "samples_per_insert", 1.0), setattr(m, "error_buffer", float("inf"))), "error_buffer"),
         (lambda m: m.frame.extend([1] * 9), "a frame must have 3 dimensions, not 9"),

@@ -207,7 +207,7 @@ def export(
             raise catalogue.CatalogueError("--id and --best cannot be combined")
         meant = nearest(file.suffix, SUFFIXES, cutoff=0.7)
         if meant is not None and meant != file.suffix:
-            raise catalogue.CatalogueError(f"{file} ends with {file.suffix}; did you mean {meant}?")
+            raise catalogue.CatalogueError(f"{file} has the suffix {file.suffix}; did you mean {meant}?")
         if file.exists() and not force:
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.open_store(location, aws_keys, aws_endpoint)

@@ -63,7 +63,7 @@ def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
     Raises ValueError, which names the address and a valid form.
     """
     if odd := next((character for character in address if character.isspace() or character in "/@,"), ""):
-        raise ValueError(f"address {address!r} contains {odd!r}: write HOST or HOST:PORT, such as 127.0.0.1:7001")
+        raise ValueError(f"address {address!r} contains {odd!r}: use only HOST or HOST:PORT, such as 127.0.0.1:7001")
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(default)

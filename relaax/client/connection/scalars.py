@@ -150,7 +150,9 @@ class Scalars:
 
     def _check(self, name: str) -> None:
         if not self._fits(name):
-            raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
+            raise ValueError(
+                f"metric name {name!r} is longer than the limit of {self._limits.max_metric_name_bytes} characters"
+            )
         if len(self._names) >= self._limits.max_metric_names - self._reserved:
             own = self._reserved
             besides = f", {own} of them for the client's latencies (report_latency=None frees these)" if own else ""

@@ -103,7 +103,7 @@ class CheckedEnv:
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
         wanted = f"{len(parts)} values: {', '.join(parts)}"
-        raise EnvironmentFault(f"environment {self._label}: {call}() returned {what} instead of {wanted}")
+        raise EnvironmentFault(f"environment {self._label}: {call}() returned {what} instead of the {wanted}")
 
     def _copy_observation(self, observation: Any) -> Any:
         if self._values is None:
@@ -125,7 +125,7 @@ class CheckedEnv:
     def _raise_exit(self, end: SystemExit) -> NoReturn:
         if is_of_signal(end):
             raise end
-        raise EnvironmentExit(f"environment {self._label} called sys.exit({_code(end)})") from end
+        raise EnvironmentExit(f"environment {self._label} ended the program by sys.exit({_code(end)})") from end
 
 
 def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:

@@ -59,7 +59,7 @@ def serve(
     except (ParameterServerError, ReplayError) as error:
         raise CommandError(error, 2) from None
     except Exception as error:
-        _log.exception("the learner failed")
+        _log.exception("learner stopped by an exception")
         raise CommandError(f"the learner failed at {describe_error(error, algorithm.source)}", 1) from None
     return 0
 

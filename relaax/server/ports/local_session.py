@@ -68,7 +68,7 @@ class Refusal(NamedTuple):
     sentence: str
 
 
-class Hello(NamedTuple):
+class SessionHello(NamedTuple):
     """An authenticated worker: its id, the shard's proof for it, and the number of bytes of memory that it requests."""
 
     worker_id: str
@@ -76,7 +76,7 @@ class Hello(NamedTuple):
     requested_bytes: int
 
 
-def receive_hello(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> Hello:
+def receive_hello(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> SessionHello:
     """Authenticate the peer of a new connection by its first frame, until `deadline` by the monotonic clock.
 
     Raises OSError, and BrokenFrame if the peer does not present the proof of a worker.
@@ -88,7 +88,7 @@ def receive_hello(frames: FrameSocket, offers: SharedMemoryOffers, deadline: flo
     proof = offers.verify(worker_id, frame.message[WORKER_ID_BYTES:])
     if proof is None:
         raise BrokenFrame("the proof in the hello is not that of the worker")
-    return Hello(worker_id, proof, frame.vector)
+    return SessionHello(worker_id, proof, frame.vector)
 
 
 class SharedVector(NamedTuple):
@@ -103,7 +103,7 @@ class SharedVector(NamedTuple):
         self.budget.give_back(self.loan)
 
 
-def send_memory(frames: FrameSocket, hello: Hello, size: int, budget: SharedBudget) -> SharedVector:
+def send_memory(frames: FrameSocket, hello: SessionHello, size: int, budget: SharedBudget) -> SharedVector:
     """Send new memory, float32 [size], which both sides may write to, as the answer to a hello.
 
     Raises OSError and BrokenFrame.

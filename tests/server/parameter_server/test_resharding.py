@@ -60,7 +60,7 @@ def test_scalar_slot_gets_the_largest_value_of_the_parts() -> None:
 def test_slot_missing_in_one_part_is_damage() -> None:
     parts = parts_of(2, 4)
     del parts["shard-1"]["slots/mean"]
-    with pytest.raises(Damaged, match="part shard-1 has nothing for slots/mean, not 2 elements"):
+    with pytest.raises(Damaged, match="part shard-1 has nothing for slots/mean; 2 elements are expected"):
         recut(Checkpoint("", parts, manifest_of(2, 4)), ShardPosition())
 
 

@@ -228,5 +228,5 @@ class Members(pb_grpc.CoordinationServiceServicer):
                 del self._members[member.shard]
                 self._changes += 1
         if there:
-            _log.warning("%s disconnected from shard 0", member)
+            _log.warning("shard 0 lost the connection of %s", member)
             self._on_change()

@@ -215,7 +215,7 @@ class _Statistic:
     def _log(self, clients: Iterable[str], what: str) -> None:
         names = (client if client == _EARLIER else f"samples of {client or 'unnamed workers'}" for client in clients)
         for each in sorted(names):
-            _log.warning("statistic %s: %s %s", self._name, each, what)
+            _log.warning("merged statistic %s: %s %s", self._name, each, what)
 
 
 def _sum(parts: Iterable[Moments]) -> Moments:
