@@ -140,7 +140,7 @@ def probability(text: str) -> float:
 def _number(text: str, kind: str, fits: Callable[[float], bool]) -> float:
     number = float(text)
     if not fits(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a valid {kind}")
+        raise argparse.ArgumentTypeError(f"expected a {kind}, not {text}")
     return number
 
 

@@ -56,7 +56,7 @@ def from_bytes(data: bytes, form: Form, count: int, what: str) -> npt.NDArray[An
     needed = count * math.prod(shape) * dtype.itemsize
     if len(data) != needed:
         raise ValueError(
-            f"{what}: {needed} bytes of {dtype} {[count, *shape]} are required, and {len(data)} were received"
+            f"{what} must be {needed} bytes of {dtype} {[count, *shape]}, not {len(data)} bytes as received"
         )
     if dtype == np.bool_ and needed:
         _check_booleans(np.frombuffer(data, np.uint8), what)
@@ -274,7 +274,8 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
             )
         if len(field.shape) > MAX_DIMENSIONS:
             raise ValueError(
-                f"the shape of field {field.name!r} may have at most {MAX_DIMENSIONS} dimensions, not {len(field.shape)}"
+                f"the shape of field {field.name!r} may have at most {MAX_DIMENSIONS} dimensions, "
+                f"not {len(field.shape)}"
             )
         fields[field.name] = Field(field.dtype, tuple(field.shape), field.frames)
     if len(message.frame) > MAX_DIMENSIONS:

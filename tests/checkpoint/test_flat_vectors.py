@@ -48,7 +48,10 @@ def test_only_needed_parts_must_be_present() -> None:
         (checkpoint((0, 4), (3, 10)), "one ends at 4, the next begins at 3"),
         (checkpoint((2, 10)), "one ends at 0, the next begins at 2"),
         (checkpoint((0, 4), (4, 10), missing=1), "part shard-1 has nothing for parameters; 6 elements are expected"),
-        (checkpoint((0, 4), (4, 11)), r"part shard-1 has an array of shape \[6\] for parameters, not 7 elements"),
+        (
+            checkpoint((0, 4), (4, 11)),
+            r"part shard-1 has an array of shape \[6\] for parameters; 7 elements are expected",
+        ),
         (Checkpoint("00000001-1", {}, {}), "does not describe its shards"),
         (Checkpoint("00000001-1", {}, {"shards": [{"start": "x"}]}), "does not describe its shards"),
     ],

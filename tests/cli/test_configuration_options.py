@@ -147,6 +147,6 @@ def test_missing_path_is_refused_by_every_command(command: str, processes: Proce
     assert running.wait(60) == 2, running.report()
     program = command.removesuffix(" --config")
     assert running.stderr == (
-        f"{program}: there is no file at /nowhere/da3c_gym_boxing.yaml; to use the bundled configuration, give its name alone: "
-        "da3c_gym_boxing\n"
+        f"{program}: there is no file at /nowhere/da3c_gym_boxing.yaml; to use the bundled configuration, "
+        "give its name alone: da3c_gym_boxing\n"
     )

@@ -274,7 +274,7 @@ def test_four_values_of_an_older_interface_are_refused() -> None:
             return super().step(action)[:4]
 
     with pytest.raises(
-        EnvironmentFault, match=r"step\(\) returned 4 values instead of 5 values: observation, reward, term"
+        EnvironmentFault, match=r"step\(\) returned 4 values instead of the 5 values: observation, reward, term"
     ):
         run(Old(), "random", steps=8)
 

@@ -93,4 +93,6 @@ def test_the_programs_have_it_as_an_option(processes: Processes) -> None:
     program = processes.start(sys.executable, main, "random", "CartPole-v1", "2", "--rate", "200", "--steps", "60")
     assert program.wait(60.0) == 0, program.report()
     assert program.lines[-1].startswith("60 steps")
-    assert "0 is not a number of steps per second above 0" in refusal(gym, "random", "CartPole-v1", "--rate", "0")
+    assert "expected a number of steps per second above 0, not 0" in refusal(
+        gym, "random", "CartPole-v1", "--rate", "0"
+    )

@@ -93,7 +93,7 @@ def test_the_servers_limits_hold():
     scalars.scalar("much-too-long", 1.0)
     scalars.set_limits(rlx.Limits(max_metric_name_bytes=4, max_metric_names=2))
     assert scalars.pop() is None
-    with pytest.raises(ValueError, match="longer than 4"):
+    with pytest.raises(ValueError, match="longer than the limit of 4"):
         scalars.scalar("abcde", 1.0)
     scalars.scalar("a", 1.0)
     scalars.scalar("b", 1.0)

@@ -328,9 +328,10 @@ def test_missing_path_finds_no_bundled_configuration(
         with pytest.raises(ConfigurationError) as refused:
             find_configuration(folder + name)
         assert str(refused.value) == (
-            f"no file {folder}{name}; to use the bundled configuration, give its name alone: da3c_gym_boxing"
+            f"there is no file at {folder}{name}; to use the bundled configuration, "
+            "give its name alone: da3c_gym_boxing"
         )
-    with pytest.raises(ConfigurationError, match=r"no file .*room\.yaml$"):
+    with pytest.raises(ConfigurationError, match=r"there is no file at .*room\.yaml$"):
         find_configuration(f"{folder}room.yaml")
 
 

@@ -234,7 +234,10 @@ def test_invalid_arguments_are_refused_with_reason(arguments, sentence):
             (GYM, "127.0.0.1:1", "CartPol-v1"),
             "OpenAI_Gym/main: gymnasium has no environment 'CartPol-v1'; the nearest is",
         ),
-        ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "ALE/main: error: argument --sticky: 2 is not a probability"),
+        (
+            (ALE, "127.0.0.1:1", "boxing", "--sticky", "2"),
+            "ALE/main: error: argument --sticky: expected a probability, not 2",
+        ),
     ],
 )
 def test_usage_error_exits_with_code_2(arguments, sentence):

@@ -196,7 +196,7 @@ def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
         lose(server, bridge)
         with monkeypatch.context() as scarce:
             scarce.setattr(segments, "make", no_memory)
-            says = r"bridge is hogwild: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
+            says = r"hogwild: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0

@@ -228,7 +228,8 @@ def test_shared_memory_uses_float32_and_logs_it(caplog: pytest.LogCaptureFixture
         pushed = bridge.push(gradient(1e6, 1 + 2**-20), env_steps=1)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -gradient(1e6, 1 + 2**-20))
-    assert sum("by shared memory, in float32: wire-precision float16" in message for message in caplog.messages) == 1
+    expected = "using shared memory for vectors, in float32: wire-precision float16"
+    assert sum(expected in message for message in caplog.messages) == 1
 
 
 @every

@@ -419,7 +419,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
             assert bridge.push(gradient(1), 1).version == 1
         assert len(calls) >= 3
         monkeypatch.setattr(segments, "make", no_memory)
-        says = r"bridge is shared_memory: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
+        says = r"is shared_memory: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
         with (
             parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
             pytest.raises(ParameterServerUnavailable, match=says),
