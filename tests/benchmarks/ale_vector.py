@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Atari's environments beside ale-py's bare AtariVectorEnv: python tests/benchmarks/ale_vector.py [CONFIG [SECONDS]]
+"""The cost of the Atari preprocessing: python tests/benchmarks/ale_vector.py [CONFIG [SECONDS]]
 
-Both are stepped with random actions on all cores, without service and client, in windows that take turns: the ratio is
-what the preprocessing costs. The bare environment is made as the program of the family ALE makes it, by this program,
-started with `step MAIN ARGUMENT ...`.
+Compares the speed of the program environments/ALE with the speed of ale-py's bare AtariVectorEnv. Both run on all cores
+with random actions, without a service and without a client. Their windows alternate. The program `main` of
+environments/ALE creates the bare environment too. This script runs it in a child process, with the arguments
+`step MAIN ARGUMENT ...`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def bare_form(plan: Plan) -> EmulatorForm:
 
 def step(path: Path, arguments: list[str]) -> None:
     """Step the bare environment until a signal arrives."""
-    sys.path.insert(0, str(path.parent))  # find the modules beside the program as when it runs
+    sys.path.insert(0, str(path.parent))  # the modules in the program's folder
     spec = importlib.util.spec_from_file_location("ale_main", path)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)

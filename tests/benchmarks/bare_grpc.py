@@ -1,9 +1,9 @@
-"""A worker's push and pull beside bare gRPC calls with as many bytes, which nobody looks at.
+"""A comparison of a worker's push and pull with bare gRPC calls of the same size, whose bytes are not parsed.
 
-`python tests/benchmarks/bare_grpc.py serve PARAMETERS` answers every call with the same bytes, as many as the parameter
-server's answer to a push. `python tests/benchmarks/bare_grpc.py compare PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE
-SECONDS OUTPUT` lets pushes and bare calls take turns. The output: JSON with `sync_ms` (by gRPC), `shared_memory_ms`
-(empty if server and worker are on different hosts) and `raw_grpc_ms`.
+`python tests/benchmarks/bare_grpc.py serve PARAMETERS` answers every call with the same bytes. Their number is the size
+of the parameter server's answer to a push. `python tests/benchmarks/bare_grpc.py compare PARAMETER_SERVER RAW_SERVER
+FINGERPRINT_FILE SECONDS OUTPUT` alternates pushes and bare calls. It writes JSON to OUTPUT: `sync_ms` (by gRPC),
+`shared_memory_ms` (empty if server and worker are on different hosts) and `raw_grpc_ms`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from relaax.transport.process_resources import keep_freed_memory
 
 SERVICE, NAME = "relaax.Bench", "Exchange"
 METHOD = f"/{SERVICE}/{NAME}"
-THREADS = 8  # as many as the parameter server has
+THREADS = 8  # the parameter server's number
 DEADLINE = 60.0
 
 
@@ -72,11 +72,11 @@ def serve(parameters: int) -> None:
 
 
 def compare(servers: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
-    """Return milliseconds of each kind of call."""
+    """Return the milliseconds of every call, by kind."""
     with push_calls(servers, fingerprint) as (calls, length):
         request = request_of(length)
         with grpc.insecure_channel(raw_server, options=client_options(message_bytes(length))) as channel:
-            bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes as they are
+            bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)
             answer = bare(request, timeout=DEADLINE)
             raw = {"raw_grpc_ms": lambda: bare(request, timeout=DEADLINE)}
             times = time_alternately({**calls, **raw}, length, seconds)

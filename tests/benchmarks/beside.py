@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measure the training speed of this checkout beside another one's.
+"""Compare the training speed of this checkout with that of another checkout.
 
-Runs `relaax run` of both checkouts in turns, so that whatever else the machine does falls on both. Prints a table in
-Markdown: the median of each, and median and range of the ratios of neighbouring runs; above 1 this checkout is faster.
-Exit code 1 if a median ratio of steps per second is below `--bar`.
+Alternates `relaax run` of the two checkouts, so that other load on the machine affects both. Prints a Markdown table:
+the median of each checkout, and the median and range of the ratios of neighbouring runs. A ratio above 1 means that
+this checkout is faster. The exit code is 1 if a median ratio of steps/s or updates/s is below `--bar`.
 
     python tests/benchmarks/beside.py /path/to/the/other --rounds 5
 """
@@ -29,18 +29,18 @@ CASES = {
     "BipedalWalker 2 x 8": ("da3cc_gym_walker", 2, 1, 8),
     "CartPole by gorila, 2 x 4": ("gorila_distributed_gym_cartpole", 2, 1, 4),
 }
-"""Configuration, client processes, connections of each, environments of each connection."""
+"""Case to configuration, client processes, connections per process, environments per connection."""
 LATENCIES = {"act p50, ms": "latency/act_ms/p50", "act p99, ms": "latency/act_ms/p99"}
 Figures = dict[str, float]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure the speed of this checkout beside another one's.")
-    parser.add_argument("other", type=Path, help="a checkout with a .venv of its own")
+    parser = argparse.ArgumentParser(description="Compare the training speed of two checkouts.")
+    parser.add_argument("other", type=Path, help="another checkout, with its own .venv")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each checkout and case (%(default)s)")
-    parser.add_argument("--seconds", type=int, default=10, help="of training in each run (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=10, help="training time of each run (%(default)s)")
     parser.add_argument("--bar", type=float, default=0.97, help="the lowest median ratio (%(default)s)")
-    parser.add_argument("--case", action="append", choices=CASES, help="only this one; repeatable")
+    parser.add_argument("--case", action="append", choices=CASES, help="measure only this case; repeatable")
     options = parser.parse_args()
     worst = float("inf")
     print("| case | figure | other | this | ratio | range |\n|---|---|---|---|---|---|")
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def measured(root: Path, case: str, seconds: int) -> Figures:
-    """Train once with the checkout `root`. Exits with what the command said if it did not train."""
+    """Train once with the checkout `root`. If it did not train, exit with the output of the command."""
     name, clients, connections, environments = CASES[case]
     relaax = str(root / ".venv" / "bin" / "relaax")
     with tempfile.TemporaryDirectory() as folder:

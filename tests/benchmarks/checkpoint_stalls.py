@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long a checkpoint of a long vector holds up pushes.
+"""The delay that a checkpoint of a large model causes for pushes.
 
-A real parameter server with a synthetic model writes checkpoints to the local disk, again and again, while one worker
-pushes gradients one after the other and takes the parameters with every answer. Pushes that overlap a checkpoint are
-compared with those that do not. Prints a table; exit code 1 if a push during a checkpoint took longer than the
-median outside by more than the bar.
+A real parameter server with a synthetic model writes checkpoints to the local disk at a fixed interval. At the same
+time, one worker pushes gradients one after the other; every answer carries the parameters. Pushes that overlap a
+checkpoint are compared with all other pushes. Prints a table. The exit code is 1 if the longest push during a
+checkpoint exceeds the median of the other pushes by more than 100 ms (BAR_MS).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WAITED = re.compile(r"pushes waited for a snapshot for ([\d.]+) ms")
 
 @dataclass(frozen=True)
 class Push:
-    """Seconds since 1970 at which it began, and how long it took."""
+    """The start of a push in seconds since 1970, and its duration."""
 
     begin: float
     seconds: float
@@ -45,12 +45,12 @@ class Push:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How long a checkpoint of a long vector holds up pushes.")
-    parser.add_argument("--parameters", type=int, default=50_000_000, help="length of the vector (%(default)s)")
-    parser.add_argument("--optimizer", default="rms_prop", help="of the model (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of pushing (%(default)s)")
+    parser = argparse.ArgumentParser(description="The delay that a checkpoint of a large model causes for pushes.")
+    parser.add_argument("--parameters", type=int, default=50_000_000, help="number of parameters (%(default)s)")
+    parser.add_argument("--optimizer", default="rms_prop", help="the model's optimizer (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the measurement (%(default)s)")
     parser.add_argument("--interval", type=float, default=8.0, help="seconds between checkpoints (%(default)s)")
-    parser.add_argument("--folder", type=Path, help="on the disk that is measured (one for temporary files)")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure (the default for temporary files)")
     parser.add_argument("--list", action="store_true", help="print every push")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, Processes(Path(folder)) as processes:
@@ -63,42 +63,42 @@ def main() -> int:
     lengths = ", ".join(f"{end - begin:.1f}" for begin, end in checkpoints)
     print(f"{options.parameters:,} parameters, {options.optimizer}; {len(checkpoints)} checkpoints of {lengths} s")
     if not during or not outside:
-        print("there were no pushes of both kinds: measure for longer")
+        print("no pushes during or outside checkpoints: increase --seconds")
         return 1
     print(f"{'ms of a push':<24} {'count':>6} {'p50':>8} {'p99':>8} {'longest':>8}")
     for name, kind in (("outside checkpoints", outside), ("during checkpoints", during)):
         ms = [push.seconds * 1e3 for push in kind]
         print(f"{name:<24} {len(ms):>6} {percentile(ms, 0.5):>8.1f} {percentile(ms, 0.99):>8.1f} {max(ms):>8.1f}")
-    print(f"by the server's own clock, pushes waited for {', '.join(f'{ms:.0f}' for ms in waits)} ms")
+    print(f"pushes waited for snapshots, by the server's log: {', '.join(f'{ms:.0f}' for ms in waits)} ms")
     typical = percentile([push.seconds * 1e3 for push in outside], 0.5)
     worst = max(push.seconds * 1e3 for push in during) - typical
-    print(f"a checkpoint holds a push up by {worst:.0f} ms at most; the bar is {BAR_MS:.0f} ms")
+    print(f"longest delay of a push by a checkpoint: {worst:.0f} ms; the bar is {BAR_MS:.0f} ms")
     return int(worst > BAR_MS)
 
 
 def measured(
     processes: Processes, folder: Path, options: argparse.Namespace
 ) -> tuple[list[Push], list[tuple[float, float]], list[float]]:
-    """All pushes; when checkpoints were taken and written; milliseconds for which each of them kept pushes waiting."""
+    """Return all pushes, start and end of each checkpoint, and the milliseconds for which pushes waited for each."""
     path = configuration(folder, options.parameters, options.optimizer, options.interval)
     server, address = processes.start_server("relaax-parameter-server", "--config", path)
-    bridge = ParameterClient(address, timeout=120.0)
-    registered = bridge.register(Registration(fingerprint_of(path)))
-    bridge.pull()
+    client = ParameterClient(address, timeout=120.0)
+    registered = client.register(Registration(fingerprint_of(path)))
+    client.pull()
     gradient = np.full(registered.parameters, 1e-3, np.float32)
     pushes: list[Push] = []
     ends = time.monotonic() + options.seconds
     while time.monotonic() < ends:
         now, begin = time.time(), time.perf_counter()
-        bridge.push(gradient, 1)
+        client.push(gradient, 1)
         pushes.append(Push(now, time.perf_counter() - begin))
-    bridge.close()
+    client.close()
     waits = [float(ms) for ms in _WAITED.findall(server.stderr)]
     return pushes[2:], checkpoints_of(server.stderr), waits
 
 
 def checkpoints_of(log: str) -> list[tuple[float, float]]:
-    """Begin and end of each checkpoint, as the server's log has them; both are exact to 0.1 s."""
+    """Return start and end of each checkpoint by the server's log, extended by its rounding error of 0.1 s."""
     found = [
         (datetime.fromisoformat(at.replace(",", ".")).timestamp(), float(seconds))
         for at, seconds in _SAVED.findall(log)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the client costs an environment's program: python tests/benchmarks/client_overhead.py [CONFIG]
+"""The client's processor time in an environment's program: python tests/benchmarks/client_overhead.py [CONFIG]
 
-Prints processor time per message and step beyond the environment's own, in microseconds of one core. The whole loop of
-`relaax.client.run` is measured with an environment that takes no time and a server that answers at once, which is this
-program, started with `serve`. As nothing else runs in between, the processor caches hold all that the client needs; in
-a program that emulates games between two messages, the same work takes several times as long.
+Prints the client's processor time per message and per step, in microseconds of one core. The loop of
+`relaax.client.run` is measured with an environment that takes no time and a server that answers at once. The server is
+this script, started with `serve`. Between two messages no other code runs, so the client's code and data stay in the
+processor's caches. In a program that emulates games between two messages, the same work takes several times as long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = 5
 
 
 class Still:
-    """A vector of environments in which nothing happens. `cpu`: this thread's seconds after every `part` steps."""
+    """A vector of constant environments. `cpu`: processor seconds of this thread, read before every `part`-th step."""
 
     def __init__(self, observation: rlx.Space, action: rlx.Space, environments: int, part: int) -> None:
         self.metadata = {"autoreset_mode": "same_step"}
@@ -55,11 +55,11 @@ class Still:
         )
 
     def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the state, which never changes."""
+        """Return the constant observation."""
         return self._outcome[0], {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        """Return no reward and no end of an episode."""
+        """Return zero rewards; episodes never end."""
         if self._messages % self._part == 0:
             self.cpu.append(time.thread_time())
         self._messages += 1
@@ -75,7 +75,7 @@ def client_overhead(
 ) -> dict[str, float]:
     """Return `us_per_message` and `us_per_step`: microseconds of one core, medians of PARTS parts after a warm-up.
 
-    The spaces are those of one environment; `messages` is the total number sent; `folder` holds the server's log.
+    The spaces describe one environment. `messages` is the total number of messages. The server's log is in `folder`.
     Raises StartError.
     """
     part = max(1, messages // (PARTS + 1))
@@ -103,9 +103,9 @@ def client_overhead(
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer every step of one client at once with the same actions, until it leaves."""
+    """Accept one client and answer every step with the same actions, until the client disconnects."""
     accepted, _ = listener.accept()
-    lifeline, _held = os.pipe()  # only its client ends this server
+    lifeline, _held = os.pipe()  # stays open: only the client ends this server
     peer = Peer(accepted, rlx.ServerConnection(), lifeline)
     try:
         hello = peer.receive(PATIENCE_SECONDS)
@@ -133,7 +133,7 @@ def main(config: str = "da3c_gym_cartpole") -> None:
     plan = make_plan(config, [])
     with EnvironmentCheck(plan) as check:
         spaces = check.wait()
-    assert spaces is not None, "the environment takes too long to tell its spaces"
+    assert spaces is not None, "the environment did not report its spaces in time"
     with tempfile.TemporaryDirectory() as folder:
         print(client_overhead(*spaces, plan.run.envs_per_client, Path(folder)))
 

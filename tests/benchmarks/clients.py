@@ -1,8 +1,8 @@
-"""What a step costs a client, in each language: python tests/benchmarks/clients.py [--steps K] [LANGUAGE ...]
+"""Processor time per step of each language's client: python tests/benchmarks/clients.py [--steps K] [LANGUAGE ...]
 
-Each client plays its own CartPole against a server that answers at once. Two runs of different length tell the steps
-from the start: processor time of the client, user and system, per step and environment, the best of three.
-The physics are part of it: a microsecond at most but for Ruby and Python.
+Each client plays its own CartPole against a server that answers at once. The difference between a short and a long run
+excludes the start. The result is the client's processor time (user and system) per step of one environment, the best of
+three. It includes the physics of CartPole: at most one microsecond, and more in Ruby and Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def framed(message: rlx_pb2.ServerMessage) -> bytes:
 
 
 def serve(listener: socket.socket, count: int, steps: int) -> None:
-    """Let one client in, answer `steps` steps, and say that training has finished."""
+    """Accept one client, answer `steps` steps, then send `training_finished`."""
     limits = {"max_frame_bytes": 1 << 20, "idle_timeout_seconds": 600, "heartbeat_seconds": 60}
     limits |= {"max_metric_name_bytes": 128, "max_metric_names": 256}
     welcome = rlx_pb2.ServerMessage(welcome={"protocol_version": 1, "session_id": "s", "limits": limits})
@@ -52,7 +52,7 @@ def serve(listener: socket.socket, count: int, steps: int) -> None:
             kind, buffer = buffer[4] >> 3, buffer[end:]
             if kind == 1:
                 sock.sendall(framed(welcome))
-            elif kind == 6:  # the Python client measures with pings now and then; 1 is its nonce
+            elif kind == 6:  # ping of the Python client; its nonce is 1
                 sock.sendall(framed(rlx_pb2.ServerMessage(pong={"nonce": 1})))
             elif kind in (2, 3):
                 asked += 1
@@ -67,7 +67,7 @@ def _actions(chosen: list[int]) -> bytes:
 
 
 def measured(command: list[str], folder: Path, count: int, steps: int) -> float:
-    """Processor seconds of one run."""
+    """Return the client's processor seconds in one run."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = multiprocessing.get_context("fork").Process(target=serve, args=(listener, count, steps))
         server.start()
@@ -81,13 +81,13 @@ def measured(command: list[str], folder: Path, count: int, steps: int) -> float:
 
 
 def per_step(command: list[str], folder: Path, count: int, steps: int) -> float:
-    """Microseconds of processor per step of one environment: the best of three."""
+    """Return microseconds of processor time per step of one environment, the best of three."""
     short, long = (min(measured(command, folder, count, k) for _ in range(3)) for k in (START, START + steps))
     return (long - short) / steps / count * 1e6
 
 
 def cartpole(address: str, count: int) -> None:
-    """The same game with the Python client."""
+    """Play CartPole with the Python client."""
     constants = np.array([0.02, 0.02, 0.02, 0.02])
     state = np.random.uniform(-0.05, 0.05, (count, 4))
     steps = np.zeros(count)

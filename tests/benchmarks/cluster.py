@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""A training on a Ray cluster: cost, growth, overload, environments that come and go, machines that die.
+"""Training on a Ray cluster: cost, scaling, overload, elasticity, and crashes of machines.
 
-cost: CartPole by `relaax run` and by `relaax run --on ray` on one machine, in turns. linear: environments that are held
-to 30 steps/s, on 1, 2 and 4 machines. overload: 32 places of an RLX server, all taken, with and without 96 more who
-knock, in turns.
-elastic: 0 environments, 128, 32, 0, with Ray's autoscaler. crashes: four machines, one of which dies each minute.
-cut-off: one of them is cut off for 30 seconds and for 5 minutes. Machines are network namespaces, which need root;
-they share the processors of this one. Writes cluster.csv, and the tables of the study `cluster`.
+cost: CartPole by `relaax run` and by `relaax run --on ray` on one machine, alternating.
+linear: environments throttled to 30 steps/s, on 1, 2 and 4 machines.
+overload: an RLX server whose 32 places are taken, with and without 96 further clients that try to connect.
+elastic: 0, 128, 32 and 0 environments in turn, with Ray's autoscaler.
+crashes: four machines; one of them crashes each minute.
+cut-off: a machine is disconnected from the network, for 30 seconds and then for 5 minutes.
+
+Machines are network namespaces, which need root. They share the processors of this machine. Writes cluster.csv and the
+tables of the study `cluster`.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ Figures = dict[str, float]
 
 
 def cost(seconds: float) -> Figures:
-    """Train for so long here and by Ray, one after the other; steps per second of both, and their ratio."""
+    """Train without Ray, then with Ray, for `seconds` each. Return both speeds in steps per second, and their ratio."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes, RayNodes(processes) as nodes:
         nodes.start(0, 8)
         found = {}
@@ -64,7 +67,7 @@ def cost(seconds: float) -> Figures:
 
 
 def linear(machines: int, environments: int, seconds: float) -> Figures:
-    """Hold so many environments on so many machines to a rate; the steps per second that are trained on."""
+    """Return the steps per second used in training, with throttled environments spread over machines."""
     with (
         tempfile.TemporaryDirectory() as name,
         Processes(Path(name)) as processes,
@@ -84,7 +87,7 @@ def linear(machines: int, environments: int, seconds: float) -> Figures:
         }
         words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
         with ClusterTraining(nodes, CARTPOLE, Path(name), *words) as training:
-            status = training.wait_until(lambda said: connections_of(said) == environments, "everybody plays")
+            status = training.wait_until(lambda status: connections_of(status) == environments, "all are connected")
             address = of_role(status, "parameter-server")[0]["address"]
             reader = ProgressReader(TOKEN)
             time.sleep(5.0)
@@ -98,7 +101,7 @@ def linear(machines: int, environments: int, seconds: float) -> Figures:
 
 
 def overload(seconds: float) -> Figures:
-    """Fill a server, and let others knock every other while: what an action takes, and what a refusal does."""
+    """Fill an RLX server. Measure actions without and with refused clients, and the time of a refusal."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
         _, parameter_server = processes.start_server(
             *("relaax-parameter-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
@@ -153,7 +156,7 @@ def _p99(running: Running) -> float:
 
 
 def _refusals(address: str, seconds: float) -> list[float]:
-    """Milliseconds from connecting to the refusal, ten times a second."""
+    """Connect about ten times per second. Return the milliseconds from each connect to its refusal."""
     found, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         begin = time.perf_counter()
@@ -161,14 +164,14 @@ def _refusals(address: str, seconds: float) -> list[float]:
             line.say(make_hello())
             error = line.hear()
             assert isinstance(error, rlx.Error), error
-            assert error.retry_after_seconds, "a time to wait"
+            assert error.retry_after_seconds, "no retry_after_seconds"
         found.append((time.perf_counter() - begin) * 1e3)
         time.sleep(0.1)
     return found
 
 
 def elastic() -> Figures:
-    """Let 128 environments come and go."""
+    """Scale up to 128 environments and down to 0."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
         seen = scale_up_and_down(processes, Path(name), 4, 32, 2.0, say)
     return {
@@ -183,7 +186,7 @@ def elastic() -> Figures:
 
 
 def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
-    """Let machines die, or cut them off."""
+    """Crash `count` machines in turn, `every` seconds apart, then disconnect one for each duration in `cut_off`."""
     with (
         tempfile.TemporaryDirectory() as name,
         Processes(Path(name)) as processes,
@@ -210,12 +213,12 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
 
 
 def say(sentence: str) -> None:
-    """Tell a person who waits."""
+    """Print a line of progress."""
     print(f"  {sentence}", flush=True)
 
 
 def table(rows: Rows, part: str) -> str:
-    """Medians of the rounds of each case."""
+    """Return the table of a part: medians of the rounds of each case."""
     lines = []
     for case in rows.cases(part):
         rounds = rows.rounds(part, case)
@@ -230,12 +233,12 @@ def table(rows: Rows, part: str) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="(all)")
-    parser.add_argument("--rounds", type=int, default=3, help="of cost, linear and overload (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a window (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of cost and overload (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of a window (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     given = parser.parse_args(arguments)
     if not can_make_namespaces():
-        parser.error("network namespaces need root, and the command ip (iproute2)")
+        parser.error("network namespaces need root and the command ip (iproute2)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.output.mkdir(parents=True, exist_ok=True)
     rows = Rows(given.output / "cluster.csv")

@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them are slow tests: `make benchmarks` measures, `make test-slow` only sees that they work."""
+    """Mark all benchmarks as slow: `make benchmarks` measures them, `make test-slow` only runs them."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slow)

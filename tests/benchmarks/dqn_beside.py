@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""RELAAX's deep Q-learning beside Stable-Baselines3's DQN in one run: updates a second, and seconds to CartPole's 475.
+"""A comparison of RELAAX's deep Q-learning with Stable-Baselines3's DQN: updates/s, and seconds to CartPole's 475.
 
-Both have the same network, batch, optimizer, loss, memory, number of environments, and as many steps for an update; one
-step, no double estimate, no dueling, no priorities. Stable-Baselines3 is one process, with one or two threads of torch,
-whichever is faster in a trial. RELAAX is gorila with `learner: separate`, one learner and two beside two workers, two
-clients, a replay and a parameter server, each with one thread of computation. They take turns, round by round; a ratio
-is taken within a round. To 475: greedy evaluations of ten episodes after every so many steps, with the settings of
-Stable-Baselines3's zoo, and with those of the bundled configuration. Writes dqn-beside.csv and the tables of replay.md;
-a round that is in the CSV already is not measured again. The machine should have nothing else to do.
+Both have the same network, batch, optimizer, loss, memory, number of environments and steps per update: one-step
+returns, no double Q-learning, no dueling, no priorities. Stable-Baselines3 is one process with one or two threads of
+torch; a trial selects the faster number. RELAAX is gorila with `learner: separate`: one or two learners, two workers,
+two clients, a replay server and a parameter server, each with one thread of computation. Both are measured in each
+round, and a ratio is taken within a round.
+
+Time to 475: a greedy evaluation of ten episodes every `--evaluate-every` steps. RELAAX runs with the settings of
+Stable-Baselines3's zoo and with its bundled configuration. Writes dqn-beside.csv and the tables of replay.md. A round
+that is in the CSV is not measured again. The machine should be otherwise idle.
 
     python tests/benchmarks/dqn_beside.py [--rounds 5] [--seconds 30]
 """
@@ -60,7 +62,7 @@ NATURE = (
 
 @dataclass(frozen=True)
 class Work:
-    """The same work for both. `steps`: of all environments together, then `updates`; `memory`: transitions."""
+    """The work of both sides: after `steps` of all environments, `updates` follow. `memory`: transitions."""
 
     config: str
     name: str
@@ -73,7 +75,7 @@ class Work:
     begins: int = 1000
 
     def ours(self, learners: int) -> list[str]:
-        """Keys of ours."""
+        """Return the configuration keys of RELAAX."""
         return [
             *PLAIN,
             *self.network,
@@ -86,7 +88,7 @@ class Work:
         ]
 
     def theirs(self) -> list[str]:
-        """Arguments of theirs."""
+        """Return the arguments of sb3_dqn.py."""
         numbers = {
             "environments": TOGETHER,
             "batch": self.batch,
@@ -102,11 +104,11 @@ class Work:
 CARTPOLE = Work(
     "gorila_gym_cartpole", "CartPole-v1", 64, 256, 128, 100_000, 2.3e-3, ("algorithm.network.dense=[256, 256]",)
 )
-"""The zoo's: 128 updates after 256 steps."""
+"""The zoo's settings: 128 updates after 256 steps."""
 PONG = Work("gorila_ale_pong", "pong", 32, 8, 2, 20_000, 1e-4, NATURE)
-"""An update for 4 steps, as in Mnih et al. 2015."""
+"""An update every 4 steps, as in Mnih et al. 2015."""
 ZOO = (
-    "algorithm.target_interval=128",  # theirs, every 10 steps, changes between two rounds of 128 updates only
+    "algorithm.target_interval=128",  # the zoo's 10 steps take effect only between two rounds of 128 updates
     "algorithm.exploration_frames=8000",  # 0.16 of 50,000
     "algorithm.final_epsilon=0.04",
     "algorithm.rewards_gamma=0.99",
@@ -115,7 +117,7 @@ ZOO = (
 
 @dataclass
 class DqnStudy:
-    """What the parts have in common. `seconds`: of a window; `keys`: further settings of ours."""
+    """The settings of all parts. `seconds`: length of a window; `keys`: further settings of RELAAX."""
 
     seconds: float
     evaluate_every: int
@@ -125,7 +127,7 @@ class DqnStudy:
     _peers: dict[str, Peer] = field(default_factory=dict)
 
     def speed(self, work: Work) -> Figures:
-        """Updates a second, of ours with each number of learners, and of theirs."""
+        """Return the updates per second of RELAAX, by number of learners, and of Stable-Baselines3."""
         found: Figures = {}
         for learners in LEARNERS:
             plan = plan_of(work.config, CLIENTS, ENVIRONMENTS, [*work.ours(learners), *self.keys])
@@ -137,7 +139,7 @@ class DqnStudy:
         return found | {"sb3": result["updates_per_second"], "sb3_steps": result["steps_per_second"]}
 
     def learned(self, round_: int) -> Figures:
-        """Seconds of one seed until a greedy evaluation is 475."""
+        """Return the seconds until a greedy evaluation reaches 475, for the seed of the round."""
         seed, found = FIRST_SEED + round_ - 1, Figures()
         watched = [f"run.eval_every={self.evaluate_every}", f"run.eval_episodes={EPISODES}", *self.keys]
         numbers = [f"run.clients={CLIENTS}", f"run.envs_per_client={ENVIRONMENTS}", f"run.max_steps={MAX_STEPS}"]
@@ -164,11 +166,11 @@ PARTS: dict[str, Callable[[DqnStudy, int], Figures]] = {
     "pong": lambda study, round_: study.speed(PONG),
     "cartpole-475": lambda study, round_: study.learned(round_),
 }
-"""By name; each takes the number of the round."""
+"""Functions by the part's name. Each takes the study and the number of the round."""
 
 
 def tables(rows: Rows) -> str:
-    """Updates a second with ratios to theirs, then seconds to 475 of each seed."""
+    """Return the tables: updates per second and ratios, then the seconds to 475 of each seed."""
     lines = ["| updates/s | RELAAX, 1 learner | 2 learners | Stable-Baselines3 | ratio, 1 | ratio, 2 | least to most |"]
     lines.append("|---|---:|---:|---:|---:|---:|---|")
     for part in ("cartpole", "pong"):
@@ -194,16 +196,20 @@ def tables(rows: Rows) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=5, help="of the speeds (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="of cartpole-475 (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a window (%(default)s)")
-    parser.add_argument("--evaluate-every", type=int, default=5000, help="steps, to 475 (%(default)s)")
-    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="of our settings")
-    parser.add_argument("--venvs", type=Path, default=DEFAULT, help="the peers' environments (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the speeds (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of cartpole-475 (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a window (%(default)s)")
+    parser.add_argument("--evaluate-every", type=int, default=5000, help="steps between evaluations (%(default)s)")
+    parser.add_argument(
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a setting of RELAAX; repeatable"
+    )
+    parser.add_argument(
+        "--venvs", type=Path, default=DEFAULT, help="folder of the peers' virtual environments (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     rows, begun = Rows(options.output / f"{NAME}.csv"), time.monotonic()
 
     def say(sentence: str) -> None:

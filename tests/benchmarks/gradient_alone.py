@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast a learner's gradient alone is: its forward passes and the gradient, of batches that lie ready.
+"""The speed of a learner's gradient alone: forward passes and gradient, on batches that are in memory.
 
-One process, which neither samples nor pushes. Run by learner_alone.py, which says what it is compared with:
+One process, which does not sample and does not push. learner_alone.py runs it and compares it with a learner:
 
     python tests/benchmarks/gradient_alone.py CONFIGURATION FINGERPRINT_FILE SECONDS
 
-CONFIGURATION has the section `algorithm`; FINGERPRINT_FILE says what the spaces are. Writes JSON to the standard
-output: updates a second, and seconds of the processor for one.
+CONFIGURATION has the section `algorithm`. FINGERPRINT_FILE describes the spaces. Writes JSON to the standard output:
+updates per second, and processor seconds per update.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How ways of combining gradients stand up to more workers: CartPole by da3c, through the real ports.
+"""The effect of the gradient mode with more workers: CartPole by da3c, through the real ports.
 
-Every way is trained for the same number of environment steps with 1, 2, 4 and 8 workers of one environment each, and
-several seeds. With one worker no gradient is old, and there is nobody to average with: all ways are the same one then,
-which is run once. Writes gradient-modes.csv, .png and the tables of the study's page. A
-run that is in the CSV already is not run again, so an interrupted study continues.
+Each mode is trained for the same number of environment steps, with 1, 2, 4 and 8 workers of one environment each, and
+with several seeds. With one worker no gradient is stale and all modes are equal, so only one of them is run. Writes
+gradient-modes.csv, gradient-modes.png and the tables of the study's page. A run that is in the CSV is not repeated, so
+an interrupted study can be resumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALONE = "fifo"
 
 @dataclass(frozen=True)
 class Result:
-    """One run. `score`: mean return of its last 100 episodes. Staleness in versions, over the whole run."""
+    """The result of a run. `score`: mean return of its last 100 episodes. Staleness is in versions, over the run."""
 
     mode: str
     workers: int
@@ -46,7 +46,7 @@ class Result:
 
 
 def modes(options: argparse.Namespace, workers: int) -> dict[str, dict[str, Any]]:
-    """The ways, by name, and the keys that choose them."""
+    """Return the modes: names, and the keys that select them."""
     bound = options.max_staleness
     return {
         "fifo": {},
@@ -56,7 +56,7 @@ def modes(options: argparse.Namespace, workers: int) -> dict[str, dict[str, Any]
 
 
 def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
-    """Mode, workers, seed and keys of every run."""
+    """Yield mode, workers, seed and keys of every run."""
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for workers in options.workers:
             for mode, keys in modes(options, workers).items():
@@ -65,7 +65,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, dict[str,
 
 
 def result_of(mode: str, workers: int, seed: int, keys: dict[str, Any], steps: int) -> Result:
-    """One run from nothing. Raises RuntimeError if it fails."""
+    """Train from scratch. Raises RuntimeError if the training fails."""
     settings = {"run.target_return": None, "algorithm.max_global_step": steps, **keys}
     options = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
     scalars = ("staleness/mean", "staleness/p95", "discarded/stale")
@@ -88,7 +88,7 @@ def result_of(mode: str, workers: int, seed: int, keys: dict[str, Any], steps: i
 
 
 def read_results(path: Path) -> list[Result]:
-    """What an earlier study left."""
+    """Return the results of earlier runs; an empty list if there is no file."""
     if not path.is_file():
         return []
     kinds: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
@@ -100,7 +100,7 @@ def read_results(path: Path) -> list[Result]:
 
 
 def write_results(path: Path, results: list[Result]) -> None:
-    """All of them, in the order of the runs."""
+    """Write all results in the order of the runs."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
         writer.writeheader()
@@ -108,7 +108,7 @@ def write_results(path: Path, results: list[Result]) -> None:
 
 
 def cells(results: list[Result], value: Callable[[Result], float]) -> dict[str, dict[int, list[float]]]:
-    """The values of all seeds by mode and number of workers; one worker alone stands in every mode."""
+    """Return the values of all seeds by mode and number of workers. Each mode includes the runs with one worker."""
     table: dict[str, dict[int, list[float]]] = {mode: {} for mode in dict.fromkeys(r.mode for r in results)}
     for result in results:
         for mode in table if result.workers == 1 else [result.mode]:
@@ -117,7 +117,7 @@ def cells(results: list[Result], value: Callable[[Result], float]) -> dict[str, 
 
 
 def markdown_table(results: list[Result], value: Callable[[Result], float], form: str, spread: bool) -> str:
-    """Modes against numbers of workers: the median of the seeds and, with `spread`, the least and the most."""
+    """Return a table of modes by workers: the median of the seeds and, with `spread`, minimum and maximum."""
     workers = sorted({result.workers for result in results})
     lines = [f"| | {' | '.join(map(str, workers))} |", f"|---|{'---|' * len(workers)}"]
     for mode, row in cells(results, value).items():
@@ -133,7 +133,7 @@ def markdown_table(results: list[Result], value: Callable[[Result], float], form
 
 
 def tables(results: list[Result]) -> str:
-    """The tables of the study's page."""
+    """Return the tables of the study's page."""
     shown = {
         "Mean return of the last 100 training episodes, at the end: the median of the seeds (least to most).": (
             markdown_table(results, lambda r: r.score, ".0f", True)
@@ -146,7 +146,7 @@ def tables(results: list[Result]) -> str:
 
 
 def draw(path: Path, results: list[Result]) -> None:
-    """Two panels: score and staleness, the median of the seeds as a line and every run as a dot."""
+    """Draw score and staleness: a line for the medians of the seeds, a dot for every run."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -172,10 +172,12 @@ def draw(path: Path, results: list[Result]) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of a run (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
-    parser.add_argument("--first-seed", type=int, default=200, help="the first of them (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=200, help="the first seed (%(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of workers (1 2 4 8)")
-    parser.add_argument("--max-staleness", type=int, default=4, help="of the second way, in versions (%(default)s)")
+    parser.add_argument(
+        "--max-staleness", type=int, default=4, help="bound of the second mode, in versions (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""How cost grows with work: CartPole by da3c through the real ports, and push and pull alone.
+"""The growth of cost with work: CartPole by da3c through the real ports, and push and pull alone.
 
-Four studies: connections (1 to 64, an environment each), environments (1 to 32 of each of two connections), parameters
-(10 thousand to 50 million: push and pull, and training) and shards (1 to 4: updates per second, and push and pull of a
-million parameters). Cases take turns, round by round; the median of the rounds counts. Writes growth-STUDY.csv, its
-picture, and the tables of growth.md; a round that is in the CSV already is not measured again, so that a study that was
-interrupted goes on. The machine should have nothing else to do. With the defaults it takes about two hours.
+There are four studies:
+connections: 1 to 64 connections of one environment.
+environments: two connections of 1 to 32 environments each.
+parameters: 10 thousand to 50 million parameters, in push and pull and in training.
+shards: 1 to 4 shards, with updates per second, and push and pull of a million parameters.
+
+Each round measures all cases; the result is the median of the rounds. Writes growth-STUDY.csv, a picture of each study,
+and the tables of growth.md. A round that is in the CSV is not measured again, so an interrupted study can be resumed.
+The machine should be otherwise idle. With the defaults this takes about two hours.
 """
 
 from __future__ import annotations
@@ -34,14 +38,14 @@ from support.processes import Processes
 CARTPOLE = "da3c_gym_cartpole"
 BARE = Path(__file__).with_name("bare_grpc.py")
 SYNC_SECONDS = 120.0
-"""Which a synchronization's processes may take beside the time that is measured."""
+"""The time allowed for starting and ending the processes of a push and pull, in addition to the measurement."""
 MILLION = 1_000_000
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Options:
-    """`seconds`: of a window; `keys`: settings, as of --set."""
+    """Options of a measurement. `seconds`: length of a window; `keys`: settings, as for --set."""
 
     seconds: float
     keys: Sequence[str]
@@ -49,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True)
 class GrowthStudy:
-    """One dimension. `measure` makes the figures of a case; `panels`: those that are drawn, with their axes' labels."""
+    """A study of one dimension. `measure` measures a case; `panels`: labels of the axes and the figures drawn."""
 
     cases: tuple[int, ...]
     label: str
@@ -72,7 +76,7 @@ def environments(case: int, options: Options) -> Figures:
 
 
 def parameters(case: int, options: Options) -> Figures:
-    """Push and pull of a vector of that length; training with two hidden layers of as many weights, about."""
+    """Measure push and pull of `case` parameters, and training with a network of about that size."""
     window = training(plan_of(CARTPOLE, 2, 8, [*options.keys, *hidden(case)]), options.seconds)
     return synchronized(case, 1, options.seconds) | {
         "steps_per_second": window.steps_per_second,
@@ -81,20 +85,20 @@ def parameters(case: int, options: Options) -> Figures:
 
 
 def shards(case: int, options: Options) -> Figures:
-    """A million parameters, spread over so many parameter servers."""
+    """Measure a million parameters on `case` shards."""
     spread = f"relaax-parameter-server.shards={case}"
     window = training(plan_of(CARTPOLE, 4, 4, [*options.keys, *hidden(MILLION), spread]), options.seconds)
     return synchronized(MILLION, case, options.seconds) | {"updates_per_second": window.pushes / window.seconds}
 
 
 def hidden(count: int) -> list[str]:
-    """Keys of a network of about so many parameters for CartPole, not more: 4 -> w -> w -> 2 + 1, one trunk."""
+    """Return keys of a network of about, and at most, `count` parameters: 4 -> w -> w -> 2 + 1, one trunk."""
     wide = int(math.sqrt(count + 17.25) - 4.5)  # count = w^2 + 9 w + 3
     return [f"algorithm.network.dense=[{wide}, {wide}]", "algorithm.network.separate=false"]
 
 
 def synchronized(length: int, count: int, seconds: float) -> Figures:
-    """Milliseconds of a push and pull, by gRPC and by shared memory, in a process that has the servers for itself."""
+    """Return the milliseconds of a push and pull by gRPC and by shared memory, with one worker only."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
         folder = Path(name)
         path = configuration(folder, length)
@@ -134,7 +138,7 @@ STUDIES = {
 
 
 def draw(path: Path, name: str, rows: Rows) -> None:
-    """A panel for each kind of figure: the median of the rounds as a line, and every round as a dot."""
+    """Draw a panel for each kind of figure: a line for the medians of the rounds, a dot for every round."""
     from matplotlib.figure import Figure
 
     study, cases = STUDIES[name], rows.cases(name)
@@ -171,7 +175,7 @@ def draw(path: Path, name: str, rows: Rows) -> None:
 
 
 def table(name: str, rows: Rows) -> str:
-    """Cases against figures: medians of the rounds."""
+    """Return a table of cases and figures: medians of the rounds."""
     cases = rows.cases(name)
     names = list(dict.fromkeys(figure for case in cases for one in rows.rounds(name, case) for figure in one))
     lines = [f"| {STUDIES[name].label} | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
@@ -185,17 +189,23 @@ def table(name: str, rows: Rows) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=tuple(STUDIES), metavar="STUDY", help=f"of {', '.join(STUDIES)}")
-    parser.add_argument("--cases", type=int, nargs="+", metavar="N", help="in the place of the studies' own cases")
-    parser.add_argument("--rounds", type=int, default=3, help="of each case (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a window (%(default)s)")
-    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="settings")
+    parser.add_argument(
+        "--only", nargs="+", choices=tuple(STUDIES), metavar="STUDY", help=f"some of {', '.join(STUDIES)}"
+    )
+    parser.add_argument(
+        "--cases", type=int, nargs="+", metavar="N", help="cases to measure instead of the studies' own"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a window (%(default)s)")
+    parser.add_argument(
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a setting; repeatable"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     given = parser.parse_args(arguments)
     if given.rounds < 1 or not given.seconds > 0:
         parser.error("--rounds and --seconds must be above 0")
     given.output.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     options, begun = Options(given.seconds, given.keys), time.monotonic()
     for name in given.only or STUDIES:
         study, rows = STUDIES[name], Rows(given.output / f"growth-{name}.csv")

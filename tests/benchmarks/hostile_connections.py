@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What 500 connections that say nothing, or a byte a second, cost 8 clients that train CartPole.
+"""The cost of 500 connections that send nothing, or one byte per second, for 8 clients that train CartPole.
 
-Steps per second of a real service, in windows without and with the hostile connections, by turns, so that what else
-the machine does falls on both. Prints a table; exit code 1 if training loses more than the bar.
+Measures the steps per second of a real service. Windows without and with the hostile connections alternate, so that
+other load on the machine affects both. Prints a table. The exit code is 1 if training loses more than the bar.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SETTLE_SECONDS = 2.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What hostile connections cost those that train.")
-    parser.add_argument("--hostile", type=int, default=500, help="connections that do no good (%(default)s)")
+    parser = argparse.ArgumentParser(description="The cost of hostile connections for clients that train.")
+    parser.add_argument("--hostile", type=int, default=500, help="hostile connections (%(default)s)")
     parser.add_argument("--clients", type=int, default=8, help="processes that train (%(default)s)")
-    parser.add_argument("--windows", type=int, default=6, help="of each kind (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of a window (%(default)s)")
+    parser.add_argument("--windows", type=int, default=6, help="windows of each kind (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=12.0, help="length of a window (%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
         without, with_them = measured(processes, Path(folder), options)
     calm, hostile = statistics.median(without), statistics.median(with_them)
     loss = 1 - hostile / calm
     print(f"\n{'steps/s of ' + str(options.clients) + ' clients':<40} median   windows")
-    for name, windows, median in (("alone", without, calm), (f"beside {options.hostile} others", with_them, hostile)):
+    for name, windows, median in (("alone", without, calm), (f"with {options.hostile} others", with_them, hostile)):
         print(f"{name:<40} {median:>6,.0f}   {', '.join(f'{window:,.0f}' for window in windows)}")
     print(f"{'loss':<40} {loss:>6.1%}   the bar is {BAR:.0%}")
     return int(loss > BAR)
 
 
 def measured(processes: Processes, folder: Path, options: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """Steps per second in each window, without and with the hostile connections."""
+    """Return the steps per second of each window, without and with the hostile connections."""
     common = ("--config", ROOT / "config" / "da3c_gym_cartpole.yaml", "--bind", "127.0.0.1:0")
     _, parameter_server = processes.start_server(
         *PARAMETER_SERVER,
@@ -60,8 +60,8 @@ def measured(processes: Processes, folder: Path, options: argparse.Namespace) ->
     )
     for _ in range(options.clients):
         processes.start(sys.executable, ROOT / "environments" / "OpenAI_Gym" / "main", address, "CartPole-v1", "4")
-    wait_until(lambda: status_of(parameter_server).workers == options.clients, "everybody is there", 300)
-    wait_until(lambda: status_of(parameter_server).global_step > 10_000, "training goes on", 300)
+    wait_until(lambda: status_of(parameter_server).workers == options.clients, "all clients are training", 300)
+    wait_until(lambda: status_of(parameter_server).global_step > 10_000, "training has made 10,000 steps", 300)
     windows: tuple[list[float], list[float]] = ([], [])
     for number in range(options.windows):
         windows[0].append(window(parameter_server, options.seconds))
@@ -69,15 +69,15 @@ def measured(processes: Processes, folder: Path, options: argparse.Namespace) ->
             windows[1].append(window(parameter_server, options.seconds))
             workers = len(server.children())
         print(
-            f"window {number + 1}: {windows[0][-1]:,.0f} steps/s alone, {windows[1][-1]:,.0f} beside {options.hostile}"
-            f" others, {hostile.reconnects} of whom came again; {workers} workers",
+            f"window {number + 1}: {windows[0][-1]:,.0f} steps/s alone, {windows[1][-1]:,.0f} with {options.hostile}"
+            f" others, which reconnected {hostile.reconnects} times; {workers} workers",
             flush=True,
         )
     return windows
 
 
 def window(parameter_server: str, seconds: float) -> float:
-    """Steps per second of training."""
+    """Return the steps per second of training in one window."""
     time.sleep(SETTLE_SECONDS)
     began, before = time.monotonic(), status_of(parameter_server).global_step
     time.sleep(seconds)

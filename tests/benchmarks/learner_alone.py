@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Updates a second of a real learner while actors insert, beside its gradient alone on batches of the same shape.
+"""A comparison of a learner's updates per second, while actors insert, and of its gradient alone.
 
-Each round has three windows: `relaax run` of an Atari configuration with one learner, whose status port is read; the
-gradient alone (gradient_alone.py) on a machine that does nothing else; and the same where so many other processes keep
-the processor busy, each as much as one of the run's other processes did. The first ratio says what learner, actors and
-servers cost each other, the second what sampling, priorities, pushes and pulls cost the learner. The third is that of
-the processor's time for an update, all threads of the learner's process together, which does not depend on who else
-runs. Writes learner-alone.csv and a table of replay.md; a round that is in the CSV already is not measured again. The
-machine should have nothing else to do.
+Each round has three windows:
+1. `relaax run` of an Atari configuration with one learner. The learner's status port is read.
+2. The gradient alone (gradient_alone.py), on batches of the same shape, on an idle machine.
+3. The gradient alone on a busy machine. For each other process of the run, a process uses the same processor time.
+
+The ratio of 1 to 2 is the mutual cost of learner, actors and servers. The ratio of 1 to 3 is the learner's cost of
+sampling, priorities, pushes and pulls. A third ratio compares the processor time per update, of all threads of the
+process; it does not depend on other processes. Writes learner-alone.csv and a table of replay.md. A round that is in
+the CSV is not measured again. The machine should be otherwise idle.
 
     python tests/benchmarks/learner_alone.py [--rounds 5] [--seconds 30]
 """
@@ -51,7 +53,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Learned:
-    """A window of a run. `others`: cores that each of its other processes kept busy."""
+    """A window of a run. `others`: cores in use by each process other than the learner."""
 
     updates: float
     waiting: float
@@ -62,7 +64,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Moment:
-    """What has happened until now. `learner`: its status; `own`, `others`: seconds of the processor, by process."""
+    """A reading of a run. `learner`: its status. `own`: its processor seconds. `others`: by process id."""
 
     at: float
     learner: dict[str, float]
@@ -71,7 +73,7 @@ class Moment:
 
 
 def moment(url: str, run: psutil.Process) -> Moment:
-    """Read a learner's status port, and the processes of a run."""
+    """Read the learner's status port and the processor times of a run's processes."""
     own, others = 0.0, {}
     for process in run.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -84,7 +86,7 @@ def moment(url: str, run: psutil.Process) -> Moment:
 
 
 def learned(config: str, keys: Sequence[str], seconds: float, folder: Path) -> Learned:
-    """Measure a window of `relaax run`, whose folder is `folder`/run afterwards. Raises RuntimeError."""
+    """Measure a window of `relaax run` with the run directory `folder`/run. Raises RuntimeError."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -117,24 +119,24 @@ def learned(config: str, keys: Sequence[str], seconds: float, folder: Path) -> L
 
 
 def await_updates(url: str, run: subprocess.Popen[bytes]) -> None:
-    """Wait until a learner has made its first updates. Raises RuntimeError."""
+    """Wait for the learner's first updates. Raises RuntimeError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and run.poll() is None:
         with contextlib.suppress(OSError):
             if scraped(url)["relaax_learner_updates_total"] >= WARM_UP_UPDATES:
                 return
         time.sleep(0.1)
-    raise RuntimeError("the learner has made no updates")
+    raise RuntimeError("the learner made too few updates before the timeout")
 
 
 def fingerprint_of(run: Path) -> str:
-    """What a run's last checkpoint says of its spaces."""
+    """Return the fingerprint in a run's last checkpoint."""
     manager = CheckpointManager(LocalStore(run / "checkpoints"))
     return json.dumps(manager.manifest(manager.published()[0])["fingerprint"])
 
 
 def alone(folder: Path, seconds: float) -> Figures:
-    """Measure the gradient alone, of the run that was in `folder`. Raises CalledProcessError."""
+    """Measure the gradient alone, with the configuration of the run in `folder`. Raises CalledProcessError."""
     script = Path(__file__).with_name("gradient_alone.py")
     command = [
         sys.executable,
@@ -148,7 +150,7 @@ def alone(folder: Path, seconds: float) -> Figures:
 
 
 def spin(share: float) -> None:
-    """Keep a core busy for a share of the time, until the process is ended."""
+    """Use a share of one core, until the process is killed."""
     while True:
         begun = time.monotonic()
         while time.monotonic() < begun + share * PERIOD:
@@ -158,7 +160,7 @@ def spin(share: float) -> None:
 
 @contextlib.contextmanager
 def busy(shares: Sequence[float]) -> Iterator[None]:
-    """Let other processes keep the processor busy."""
+    """Run a process for each share, which uses that share of a core."""
     context = multiprocessing.get_context("spawn")
     spinning = [context.Process(target=spin, args=(min(share, 1.0),), daemon=True) for share in shares if share > 0]
     try:
@@ -172,7 +174,7 @@ def busy(shares: Sequence[float]) -> Iterator[None]:
 
 
 def measured(options: argparse.Namespace) -> Figures:
-    """The figures of a round."""
+    """Measure a round and return its figures."""
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as name:
         folder = Path(name)
         keys = [f"algorithm.learning_starts={options.learning_starts}", *options.keys]
@@ -194,7 +196,7 @@ def measured(options: argparse.Namespace) -> Figures:
 
 
 def table(rows: Rows) -> str:
-    """Ratios, each within a round: their median, the least and the most."""
+    """Return the table of ratios within a round: median, minimum and maximum."""
     rounds = rows.rounds(NAME)
     lines = ["| figure | median | least to most |", "|---|---:|---|"]
     ratios = {
@@ -210,15 +212,17 @@ def table(rows: Rows) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="apex_ale_pong", help="(%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a window (%(default)s)")
-    parser.add_argument("--learning-starts", type=int, default=2000, help="transitions (%(default)s)")
-    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="settings")
+    parser.add_argument("--config", default="apex_ale_pong", help="name of a configuration (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a window (%(default)s)")
+    parser.add_argument("--learning-starts", type=int, default=2000, help="transitions before learning (%(default)s)")
+    parser.add_argument(
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a setting; repeatable"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     rows, begun = Rows(options.output / f"{NAME}.csv"), time.monotonic()
     for round_ in range(1, options.rounds + 1):
         if not rows.has(NAME, 0, round_):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How much the learning rate matters: Figure 2 of Mnih et al. 2016 in small, four methods on CartPole.
+"""The effect of the learning rate: a small version of Figure 2 of Mnih et al. 2016, four methods on CartPole.
 
-Each method is trained from nothing with rates drawn log-uniformly, a seed each; the score is that of a greedy
-evaluation of what it has learned in the end. Writes value-learning-rates.csv and .png, and a table into value.md; what
-is in the CSV already is not trained again.
+Each method is trained from scratch with rates drawn log-uniformly, one seed per rate. The score is that of a greedy
+evaluation at the end. Writes value-learning-rates.csv, value-learning-rates.png and a table of value.md. A training
+that is in the CSV is not repeated.
 
     python tests/benchmarks/learning_rates.py
 """
@@ -25,18 +25,18 @@ from workers import METHODS
 
 NAME = "value-learning-rates"
 BETTER = 400.0
-"""A score from which a rate is counted as one that learns."""
+"""The lowest score at which a rate counts as learning."""
 
 
 def rates(options: argparse.Namespace) -> list[float]:
-    """Return the rates: one of each of so many equal parts of the logarithm's range, at random within it."""
+    """Return the rates: one at random in each of `options.rates` equal parts of the logarithmic range."""
     low, high = np.log10([options.least, options.most])
     places = np.arange(options.rates) + np.random.default_rng(options.seed).random(options.rates)
     return [float(f"{10 ** (low + (high - low) * place / options.rates):.3g}") for place in places]
 
 
 def table(rows: Rows) -> str:
-    """Return how many rates learned, between which, and the best."""
+    """Return a table: the number of rates that learned, the lowest, the highest, and the best."""
     lines = ["| method | rates | that learned | from | to | best | its score |", "|---|---:|---:|---:|---:|---:|---:|"]
     for method, title in METHODS.items():
         found = [r for case in rows.cases(method) for r in rows.rounds(method, case)]
@@ -52,7 +52,7 @@ def table(rows: Rows) -> str:
 
 
 def draw(path: Path, rows: Rows) -> None:
-    """Score against rate, a panel for each method."""
+    """Draw score against rate, with a panel for each method."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.4), layout="constrained")
@@ -70,12 +70,14 @@ def draw(path: Path, rows: Rows) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all by default")
-    parser.add_argument("--rates", type=int, default=10, help="how many (%(default)s)")
-    parser.add_argument("--least", type=float, default=1e-4, help="the least of them (%(default)g)")
-    parser.add_argument("--most", type=float, default=1e-2, help="the most (%(default)g)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods to train (all)")
+    parser.add_argument("--rates", type=int, default=10, help="number of rates (%(default)s)")
+    parser.add_argument("--least", type=float, default=1e-4, help="the lowest rate (%(default)g)")
+    parser.add_argument("--most", type=float, default=1e-2, help="the highest rate (%(default)g)")
     parser.add_argument("--steps", type=int, default=150_000, help="environment steps of a training (%(default)s)")
-    parser.add_argument("--seed", type=int, default=400, help="of the first training, and of the rates (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=400, help="seed of the first training and of the rates (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     rows = Rows(options.output / f"{NAME}.csv")

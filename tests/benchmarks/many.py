@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What breaks first of many, each alone: connections at once, registrations, metrics of many workers, many shards.
+"""Limits of scale, one at a time: simultaneous connections, registered workers with metrics, shards.
 
-storm: so many clients come to an RLX server in the same moment, and wait as clients do; when each has its first action.
-workers: so many workers register at a parameter server, over gRPC, and each sends a report of its metrics; then how
-large and how slow are the list of workers, the status and the page for Prometheus.
-shards: a checkpoint of so many shards of a small model, all in this process; shards of real size take longer to write,
-and no longer to agree. Prints one line a case; the study `scaling` has the figures.
+storm: N clients connect to an RLX server at the same moment and retry as clients do. Measures the time to each client's
+first action.
+workers: N workers register at a parameter server by gRPC, and each sends a report of its metrics. Measures time and
+size of the list of workers, of the status and of the page for Prometheus.
+shards: a checkpoint of N shards of a small model, all in this process. Shards of real size take longer to write, but
+not longer to agree on a checkpoint.
+
+Prints one line per case. The figures are in the study `scaling`.
 """
 
 from __future__ import annotations
@@ -43,14 +46,14 @@ from support.shards import sharded
 
 CARTPOLE = "da3c_gym_cartpole"
 CHANNELS, AT_ONCE = 8, 3
-"""Connections to the parameter server, and calls that are under way on each: a port takes no more than four."""
+"""Connections to the parameter server, and calls in flight on each (fewer than the server's limit)."""
 LONG_SECONDS = 600.0
 LIST_BYTES = 2**24
 PARAMETERS = 1000
 
 
 def storm(count: int) -> dict[str, float]:
-    """Let so many clients of one environment come at once, until each has an action."""
+    """Connect `count` clients of one environment at once, and wait until each has an action."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
         _, parameter_server = processes.start_server(
             *("relaax-parameter-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
@@ -70,7 +73,7 @@ def storm(count: int) -> dict[str, float]:
 
 
 def arrived(address: str, count: int) -> tuple[list[float], list[BaseException]]:
-    """Return after how many seconds each client had its first action, and what went wrong."""
+    """Return the seconds to each client's first action, and the errors."""
     space = gymnasium.make("CartPole-v1")
     times: list[float] = []
     wrong: list[BaseException] = []
@@ -104,7 +107,7 @@ def arrived(address: str, count: int) -> tuple[list[float], list[BaseException]]
 
 
 def workers(count: int) -> dict[str, float]:
-    """Let so many workers register and report, and look at what is said of them."""
+    """Register `count` workers, send a report of each, then measure the list, the status and the metrics page."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
         path = configuration(Path(name), PARAMETERS)
         server, address = processes.start_server(
@@ -133,7 +136,7 @@ def workers(count: int) -> dict[str, float]:
         each_register = called([stub.Register for stub in stubs], registered)
         reports = [pb.ReportRequest(worker_id=one, report_id=1, report=report()) for one in ids]
         each_report = called([stub.Report for stub in stubs], reports)
-        with open_channel(Target(address), LIST_BYTES) as channel:  # as `relaax top` does
+        with open_channel(Target(address), LIST_BYTES) as channel:  # like `relaax top`
             lists = rpc.ParameterServerServiceStub(channel).ListWorkers
             list_s, listed = timed(lambda: lists(pb.ListWorkersRequest(), timeout=LONG_SECONDS))
         status_s, _ = timed(lambda: stub.GetStatus(pb.GetStatusRequest(), timeout=LONG_SECONDS))
@@ -156,7 +159,7 @@ def workers(count: int) -> dict[str, float]:
 
 
 def report() -> pb.MetricsReport:
-    """What a worker of da3c tells about every five seconds: scalars, latencies and its own resources."""
+    """Return a report like that of a da3c worker, sent about every five seconds: scalars, latencies, resources."""
     names = ("loss/policy", "loss/value", "policy/entropy", "gradient/norm", "value/mean", "learn/seconds")
     return pb.MetricsReport(
         episodes=[pb.EpisodeResult(episode_return=20.0, length=20)] * 3,
@@ -167,7 +170,7 @@ def report() -> pb.MetricsReport:
 
 
 def called(calls: Sequence[Any], requests: Sequence[Any]) -> float:
-    """Seconds for each request, `AT_ONCE` of them at a time on each channel."""
+    """Return the mean seconds per request, with `AT_ONCE` requests in flight on each channel."""
     begun, together = time.monotonic(), AT_ONCE * len(calls)
     for first in range(0, len(requests), together):
         batch = requests[first : first + together]
@@ -183,7 +186,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def shards(count: int) -> dict[str, float]:
-    """Write checkpoints of so many shards, 1,000 parameters each."""
+    """Write checkpoints of `count` shards of 1,000 parameters each."""
     with tempfile.TemporaryDirectory() as name:
         description = fingerprint(size=PARAMETERS * count)
         begun = time.monotonic()
@@ -200,7 +203,7 @@ def shards(count: int) -> dict[str, float]:
 
 
 def update(addresses: Sequence[str], description: str, number: int, size: int) -> None:
-    """Push a gradient, so that there is something new."""
+    """Push a gradient, so that a new checkpoint is due."""
     from relaax.parameters.client import ParameterClient
     from relaax.parameters.interfaces import Registration
 
@@ -222,11 +225,15 @@ STUDIES: dict[str, tuple[Callable[[int], dict[str, float]], tuple[int, ...]]] = 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=tuple(STUDIES), metavar="STUDY", help=f"of {', '.join(STUDIES)}")
-    parser.add_argument("--cases", type=int, nargs="+", metavar="N", help="in the place of the studies' own")
+    parser.add_argument(
+        "--only", nargs="+", choices=tuple(STUDIES), metavar="STUDY", help=f"some of {', '.join(STUDIES)}"
+    )
+    parser.add_argument(
+        "--cases", type=int, nargs="+", metavar="N", help="cases to measure instead of the studies' own"
+    )
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    logging.disable(logging.WARNING)  # shards in this process tell of each that ends
+    logging.disable(logging.WARNING)  # each shard logs a warning when another one ends
     for name in given.only or STUDIES:
         study, cases = STUDIES[name]
         for case in given.cases or cases:

@@ -1,4 +1,4 @@
-"""Our side of the studies: the service as `relaax bench` starts it, the environments alone, whole runs."""
+"""RELAAX's side of the studies: the service as in `relaax bench`, the environments alone, and whole runs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from relaax.cli.run.plan import Plan, make_plan
 ROOT = Path(__file__).resolve().parents[2]
 TRIAL_SECONDS = 3.0
 MEMORY_SECONDS = 900.0
-"""The longest that is waited for workers to have made their updates."""
+"""Timeout for the workers' updates, in seconds."""
 RUN_SECONDS = 600.0
 DONE, MISSED = 0, 3
 
 
 def plan_of(config: str, clients: int, environments: int, keys: Sequence[str] = ()) -> Plan:
-    """An experiment that does not end by itself. `environments`: of each connection."""
+    """Return the plan of an experiment without end. `environments`: per connection."""
     endless = f"algorithm.max_global_step={ENDLESS}"
     return make_plan(config, [endless, f"run.clients={clients}", f"run.envs_per_client={environments}", *keys])
 
 
 @contextmanager
 def service(plan: Plan) -> Iterator[MeasuredService]:
-    """The servers, with nobody connected; they end with the block. Raises StartError."""
+    """Start the servers without clients, and stop them at the end of the block. Raises StartError."""
     with (
         tempfile.TemporaryDirectory(prefix="relaax-study-", ignore_cleanup_errors=True) as folder,
         MeasuredService(plan, Path(folder)) as started,
@@ -41,19 +41,19 @@ def service(plan: Plan) -> Iterator[MeasuredService]:
 
 
 def training(plan: Plan, seconds: float, updates: int = 0) -> Window:
-    """A window behind a warm-up, of servers that were started for it. Raises StartError."""
+    """Start servers, warm up and measure a window. Raises StartError."""
     with service(plan) as started:
         return started.window(seconds, updates, MEMORY_SECONDS)
 
 
 def alone(form: EmulatorForm, seconds: float) -> float:
-    """Steps per second of the environments alone. Raises StartError."""
+    """Return the steps per second of the environments alone. Raises StartError."""
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
         return form.window(seconds, Path(folder))
 
 
 def fastest_alone(plan: Plan, say: Callable[[str], None]) -> EmulatorForm:
-    """The form in which the environments alone are fastest, as `relaax bench` chooses it. Raises StartError."""
+    """Return the form of the environments that is fastest alone, as `relaax bench` selects it. Raises StartError."""
     found = {form: alone(form, TRIAL_SECONDS) for form in emulator_forms(plan)}
     for form, speed in found.items():
         say(f"the environments alone, {form.name}: {speed:,.0f} steps/s")
@@ -61,15 +61,18 @@ def fastest_alone(plan: Plan, say: Callable[[str], None]) -> EmulatorForm:
 
 
 def learned(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """The summary of `relaax run` until the mean return of 100 episodes is `target`, or its steps are used up.
+    """Run `relaax run` until the mean return of 100 episodes is `target` or its steps are used up.
 
-    Raises CalledProcessError if it fails.
+    Returns the summary. Raises CalledProcessError if the run fails.
     """
     return _summary(config, seed, ["--target-return", f"{target:g}"], keys)
 
 
 def evaluated(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """The same until a greedy evaluation is `target`; `keys` say after how many steps there is one."""
+    """Run `relaax run` until a greedy evaluation is `target`, and return the summary.
+
+    `keys` set the number of steps between evaluations.
+    """
     return _summary(config, seed, ["--target-evaluation", f"{target:g}"], keys)
 
 

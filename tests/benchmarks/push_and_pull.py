@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a push and pull costs, by gRPC and by shared memory, beside a bare gRPC call with the same bytes.
+"""The cost of a push and pull, by gRPC and by shared memory, compared with a bare gRPC call of the same size.
 
-A real parameter server with a synthetic model, a bare gRPC server and a worker, each in a process of its own. The
-worker's pushes, which take the parameters with the answer, take turns with bare calls: the same channel options, the
-same number of threads, bytes that were made beforehand and are looked at by nobody. Prints a table of quartiles for
-each repetition; exit code 1 if the median ratio of gRPC to a bare call is above its bar, or that of gRPC to shared
-memory below its own.
+A real parameter server with a synthetic model, a bare gRPC server and a worker, each in its own process. The worker
+alternates pushes, whose answers carry the parameters, with bare calls. Bare calls have the same channel options and the
+same number of server threads. Their bytes are prepared in advance and not parsed. Prints a table of quartiles for each
+repetition. The exit code is 1 if the median ratio of gRPC to a bare call exceeds its bar, or if that of gRPC to shared
+memory is below its bar.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BARE = Path(__file__).with_name("bare_grpc.py")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What a push and pull costs beside a bare gRPC call.")
-    parser.add_argument("--parameters", type=int, default=ATARI, help="length of the vector (%(default)s)")
-    parser.add_argument("--optimizer", default="rms_prop", help="of the model (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a repetition (%(default)s)")
+    parser = argparse.ArgumentParser(description="The cost of a push and pull compared with a bare gRPC call.")
+    parser.add_argument("--parameters", type=int, default=ATARI, help="number of parameters (%(default)s)")
+    parser.add_argument("--optimizer", default="rms_prop", help="the model's optimizer (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a repetition (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=5, help="each with a new worker (%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
@@ -49,12 +49,12 @@ def main() -> int:
         table = "".join(f"{quartiles(times):<28}" for times in (by_grpc, shared, bare))
         print(f"{number:<4}{table}{ratios[-1]:<13.2f}{gains[-1]:.2f}")
     ratio, gain = statistics.median(ratios), statistics.median(gains)
-    print(f"median ratios {ratio:.2f} and {gain:.2f}; the bars are {BAR} at most and {SHARED_MEMORY_BAR} at least")
+    print(f"median ratios {ratio:.2f} and {gain:.2f}; the bars are at most {BAR} and at least {SHARED_MEMORY_BAR}")
     return int(ratio > BAR or gain < SHARED_MEMORY_BAR)
 
 
 def started(processes: Processes, folder: Path, options: argparse.Namespace) -> list[tuple[str, str, Path, Path]]:
-    """Both servers; their addresses and the worker's files, once for each repetition."""
+    """Start both servers. Return, for each repetition, their addresses and the worker's files."""
     path = configuration(folder, options.parameters, options.optimizer)
     (description := folder / "fingerprint.json").write_text(fingerprint_of(path))
     _, server = processes.start_server("relaax-parameter-server", "--config", path)
@@ -64,7 +64,7 @@ def started(processes: Processes, folder: Path, options: argparse.Namespace) -> 
 
 
 def compared(processes: Processes, servers: tuple[str, str, Path, Path], options: argparse.Namespace) -> dict[str, Any]:
-    """One repetition: see `bare_grpc.compare`."""
+    """Run one repetition in a worker process, and return the result of `bare_grpc.compare`."""
     server, raw_server, description, output = servers
     arguments = [server, raw_server, description, options.seconds, output]
     worker = processes.start(sys.executable, BARE, "compare", *arguments)
@@ -75,7 +75,7 @@ def compared(processes: Processes, servers: tuple[str, str, Path, Path], options
 
 
 def quartiles(values: list[float]) -> str:
-    """Three quartiles and the 99th percentile."""
+    """Return the three quartiles and the 99th percentile as text."""
     return "  ".join(f"{percentile(values, share):.2f}" for share in (0.25, 0.5, 0.75, 0.99))
 
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Inserts and samples a second of a replay server, by shared memory and by gRPC, against the storage's own rates.
+"""Inserts and samples per second of a replay server, by shared memory and by gRPC, compared with a local table.
 
-Transitions of Atari: two stacks of four frames 84 x 84, an action, a reward, whether the episode went on; prioritized,
-a full table. Inserts are of 50 consecutive steps of one environment, each frame once, samples batches of 32. All by
-turns in short windows, so that what else the machine does falls on all: a table in this process; with --peer the
-prioritized buffer of cpprb, in a process of its own (see peers/); one server by shared memory; the same server by gRPC.
-Client and server have a process each, on one host. Writes replay-service.csv and prints medians of the rounds, and how
-they compare with the table and with cpprb.
+The table is prioritized and full. Items are Atari transitions: two stacks of four frames 84 x 84, an action, a reward,
+and whether the episode continued. An insert has 50 consecutive steps of one environment, and each frame once. A sample
+is a batch of 32.
+
+Measures a table in this process, one server by shared memory, and the same server by gRPC. With --peer, it also
+measures the prioritized buffer of cpprb in a separate process (see peers/). Short windows alternate, so that other
+load on the machine affects all. Client and server are separate processes on one host. Writes replay-service.csv.
+Prints the medians of the rounds, and their ratios to the table and to cpprb.
 
     python tests/benchmarks/replay_service.py [--capacity 20000] [--rounds 9] [--peer]
 """
@@ -51,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def declaration(name: str, capacity: int) -> TableDeclaration:
-    """Return a table of Atari's transitions."""
+    """Return the declaration of a table of Atari transitions."""
     stack = Field("uint8", (SIDE, SIDE, LENGTH), LENGTH)
     fields = {"observation": stack, "following": stack, "action": Field("int64"), "reward": Field("float32")}
     fields["going_on"] = Field("bool")
@@ -59,7 +61,7 @@ def declaration(name: str, capacity: int) -> TableDeclaration:
 
 
 class Ours:
-    """A memory of RELAAX's, in this process or behind a server."""
+    """A replay memory of RELAAX, in this process or on a server."""
 
     def __init__(self, name: str, memory: ReplayMemory) -> None:
         self.name = name
@@ -86,18 +88,17 @@ class Ours:
         self._next += ITEMS
 
     def sample(self) -> None:
-        """Draw a batch, and give what was drawn new priorities."""
+        """Sample a batch, and update the priorities of its items."""
         sample = self._memory.sample(BATCH, 60.0)
         assert sample is not None
         self._memory.update_priorities(sample, self._rng.random(BATCH))
 
     def close(self) -> None:
-        """Say goodbye."""
         self._memory.close()
 
 
 def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
-    """Return how many items a second go through an operation in one window."""
+    """Repeat an operation for one window, and return its items per second."""
     started = time.perf_counter()
     for count in itertools.count(1):
         operation()
@@ -108,7 +109,7 @@ def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
 
 
 def table(rows: Rows, names: Sequence[str]) -> str:
-    """Return medians of the rounds, and ratios to the table and to the peer, each of the same round."""
+    """Return the medians of the rounds, and of the ratios to the table and to the peer within a round."""
     bases = {f"of {name}'s": rows.rounds(name) for name in (TABLE, PEER) if name in names}
     kinds = {"inserts/s": "transitions inserted/s", "batches/s": f"batches of {BATCH} sampled/s"}
     text = "| | " + " | ".join(part for kind in kinds.values() for part in (kind, *bases)) + " |\n"
@@ -125,7 +126,7 @@ def table(rows: Rows, names: Sequence[str]) -> str:
 
 
 def peer(options: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of a window of cpprb."""
+    """Measure a window of cpprb."""
     numbers = {"capacity": options.capacity, "items": ITEMS, "batch": BATCH, "seconds": options.seconds}
     arguments = [part for key, value in numbers.items() for part in (f"--{key}", str(value))]
     return run(PEER, "cpprb_buffer.py", arguments, options.venvs)
@@ -134,10 +135,12 @@ def peer(options: argparse.Namespace) -> dict[str, float]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capacity", type=int, default=20_000, help="transitions of each table (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="of all by turns (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a window of one operation (%(default)g)")
-    parser.add_argument("--peer", action="store_true", help="measure cpprb, too, which is installed first")
-    parser.add_argument("--venvs", type=Path, default=DEFAULT, help="the peer's environment (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="number of rounds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window of one operation (%(default)g)")
+    parser.add_argument("--peer", action="store_true", help="install cpprb and measure it too")
+    parser.add_argument(
+        "--venvs", type=Path, default=DEFAULT, help="folder of the peers' virtual environments (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     path = options.output / f"{NAME}.csv"

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The model of `relaax plan` beside what is measured: environments on 1, 2 and 4 machines, held to a rate and free.
+"""A comparison of the model of `relaax plan` with measurements, for environments on 1, 2 and 4 machines.
 
-Machines are network namespaces, each with an address, 1 Gbit/s and an environment program of its own, which has a
-connection for each environment; servers stand outside. All share the processors of this machine, and the model is told
-so. CartPole by da3c. `--measured` is what `relaax bench da3c_gym_cartpole --clients 2 --envs-per-client 8 --json FILE`
-has measured on this machine; nothing of it was measured here. Writes scaling.csv, scaling.json (machine, command,
-date), scaling.png and the table of the study `scaling`. A case that is in the CSV already is not measured again.
-Needs root, for namespaces.
+Trains CartPole by da3c, with throttled environments and with environments at full speed. Machines are network
+namespaces. Each has an address, 1 Gbit/s and one environment program, with a connection per environment. The servers
+run outside the namespaces. All share the processors of this machine; the model has the same number of cores.
+
+The model's costs come from `--measured FILE`. To write FILE, run this command on this machine:
+`relaax bench da3c_gym_cartpole --clients 2 --envs-per-client 8 --json FILE`.
+Writes scaling.csv, scaling.json (machine, command, date), scaling.png and the table of the study `scaling`. A case that
+is in the CSV is not measured again. Network namespaces need root.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ FIGURES = (
     "wire_mb_per_second",
 )
 SHOWN = FIGURES[:4]
-"""Figures in the table of the page."""
+"""The figures in the page's table."""
 BAR = 0.30
 WARM_UP_SECONDS = 3.0
 ADMITTED_SECONDS = 120.0
@@ -66,7 +68,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Setting:
-    """What stays the same. `rate`: steps/s of each environment; None: as fast as they go."""
+    """The settings of all cases. `rate`: steps/s of each environment; None: full speed."""
 
     seconds: float
     rate: float | None
@@ -75,7 +77,7 @@ class Setting:
 
 
 def measure(machines: int, environments: int, setting: Setting) -> Figures:
-    """Train with the environments spread evenly over machines. Raises StartError."""
+    """Train with the environments spread evenly over the machines. Raises StartError."""
     plan = plan_of(CARTPOLE, machines, 1)
     with (
         tempfile.TemporaryDirectory(prefix="relaax-scaling-") as name,
@@ -108,7 +110,7 @@ def measure(machines: int, environments: int, setting: Setting) -> Figures:
 
 
 def servers(plan: Plan, folder: Path, processes: Processes) -> tuple[str, str, Running]:
-    """Start both; return their addresses, and the RLX server."""
+    """Start both servers. Return the parameter server's address, the RLX server's address, and the RLX server."""
     _, parameter_server = processes.start_server(
         *("relaax-parameter-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
         *("--checkpoint-dir", str(folder / "checkpoints"), "--metrics-dir", str(folder / "metrics")),
@@ -122,7 +124,7 @@ def servers(plan: Plan, folder: Path, processes: Processes) -> tuple[str, str, R
 
 
 def processor(programs: Programs, processes: Processes) -> float:
-    """Seconds of the processor that environments and servers have taken so far."""
+    """Return the processor seconds that environments and servers have used."""
     return processor_seconds([*programs.pids, *(one.pid for one in processes.running)], descendants=True)
 
 
@@ -149,14 +151,14 @@ def figures(
         "processor_us_per_step": 1e6 * spent / max(1, last.global_step - first.global_step),
         "act_p50_ms": results.percentile(act_ms, 0.5),
         "act_p99_ms": results.percentile(act_ms, 0.99),
-        "push_mb_per_second": pushes / seconds,  # times a push's bytes, which the model knows (`measured_of`)
+        "push_mb_per_second": pushes / seconds,  # pushes; `measured_of` multiplies by the bytes of a push
         "worker_mb": statistics.fmean(megabytes),
         "wire_mb_per_second": carried / seconds / 1e6,
     }
 
 
 def modelled(result: dict[str, Any], environments: int, setting: Setting, has_delay: bool) -> Figures:
-    """The same figures by the model: one machine with the cores of this one."""
+    """Return the model's figures for one machine with the cores of this one."""
     plan = plan_of(CARTPOLE, 1, 1)
     workload = make_workload(plan, SPACES, environments, setting.rate)
     costs = costs_from_measurement(result, workload, "bench")
@@ -191,7 +193,7 @@ def part_of(machines: int, rate: float | None) -> str:
 def table(
     rows: Rows, parts: Sequence[tuple[str, float | None]], models: dict[tuple[float | None, int], Figures]
 ) -> str:
-    """Measured / modelled, and whether all are within the bar."""
+    """Return the table of measured and modelled figures, with the number of figures within the bar."""
     lines = [f"| machines, rate | environments | {' | '.join(SHOWN)} |", f"|---|---|{'---|' * len(SHOWN)}"]
     within, count = 0, 0
     for part, rate in parts:
@@ -217,7 +219,7 @@ def median_of(rows: Rows, part: str, case: int) -> Figures:
 
 
 def draw(path: Path, rows: Rows, parts: Sequence[tuple[str, float | None]], models: dict[Any, Figures]) -> None:
-    """A panel for each kind of figure: what was measured as dots, the model as lines."""
+    """Draw a panel for each kind of figure: measurements as dots, the model as lines."""
     from matplotlib.figure import Figure
 
     drawn = ("steps_per_second", "act_p50_ms", "act_p99_ms")
@@ -246,18 +248,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--measured", type=Path, default=results_folder / "scaling-bench.json", help="(%(default)s)")
     parser.add_argument("--machines", type=int, nargs="+", default=list(MACHINES), metavar="N")
     parser.add_argument("--environments", type=int, nargs="+", default=list(ENVIRONMENTS), metavar="N")
-    parser.add_argument("--rate", type=float, default=30.0, help="of those that are held to one (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each case (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a window (%(default)s)")
-    parser.add_argument("--gigabits", type=float, default=1.0, help="of each machine (%(default)s)")
-    parser.add_argument(
-        "--delay", type=float, default=1.0, help="milliseconds there and back, with netem (%(default)s)"
-    )
+    parser.add_argument("--rate", type=float, default=30.0, help="steps/s of each throttled environment (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a window (%(default)s)")
+    parser.add_argument("--gigabits", type=float, default=1.0, help="network bandwidth of each machine (%(default)s)")
+    parser.add_argument("--delay", type=float, default=1.0, help="round trip in milliseconds, by netem (%(default)s)")
     parser.add_argument("--output", type=Path, default=results_folder, help="folder (docs/results)")
     given = parser.parse_args(arguments)
     if not can_make_namespaces():
-        parser.error("network namespaces need root, and the command ip (iproute2)")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+        parser.error("network namespaces need root and the command ip (iproute2)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     result = json.loads(given.measured.read_text("utf-8"))
     given.output.mkdir(parents=True, exist_ok=True)
     rows, begun = Rows(given.output / "scaling.csv"), time.monotonic()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How fast RELAAX is beside the environments alone and beside its peers, against the bars that it is measured by.
+"""The speed of RELAAX, compared with the environments alone, with its peers, and with fixed bars.
 
-In each round, all of a part runs in turn: ours, the environments alone, Stable-Baselines3's A2C and RLlib's IMPALA. The
-peers are installed when they are first needed (see peers/venvs.py). A ratio is taken within a round, and the median of
-the rounds counts. Writes speed.csv, speed.json (machine, versions, command) and the tables of speed.md; a round that is
-in the CSV already is not measured again, so that a study that was interrupted goes on. The machine should have nothing
-else to do. With the defaults it takes more than two hours.
+Each round measures RELAAX, the environments alone, Stable-Baselines3's A2C and RLlib's IMPALA, one after the other. The
+peers are installed at their first use (see peers/venvs.py). A ratio is taken within a round; the result is the median
+of the rounds. Writes speed.csv, speed.json (machine, versions, command) and the tables of speed.md. A round that is in
+the CSV is not measured again, so an interrupted study can be resumed. The machine should be otherwise idle. With the
+defaults this takes more than two hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "speed"
 
 @dataclass(frozen=True)
 class Bar:
-    """What a part is to reach. `of` makes one number of its rounds; `least`: whether it may be more, or less."""
+    """A bar of a part. `of` computes one number from its rounds; `least`: that number must be at least `bar`."""
 
     part: str
     what: str
@@ -43,11 +43,11 @@ class Bar:
     form: str = ".2f"
 
     def met(self, value: float) -> bool:
-        """Whether it is reached."""
+        """Return whether `value` reaches the bar."""
         return value >= self.bar if self.least else value <= self.bar
 
     def row(self, rounds: list[Figures]) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         value = self.of(rounds)
         sign = "≥" if self.least else "≤"
         shown = f"{value:{self.form}}"
@@ -55,27 +55,27 @@ class Bar:
 
 
 def ratio(of: str, to: str) -> Callable[[list[Figures]], float]:
-    """The median of the rounds' ratios."""
+    """Return a function: the median of the rounds' ratios."""
     return lambda rounds: statistics.median(figures[of] / figures[to] for figures in rounds)
 
 
 def median(of: str) -> Callable[[list[Figures]], float]:
-    """The median of the rounds."""
+    """Return a function: the median of the rounds."""
     return lambda rounds: statistics.median(figures[of] for figures in rounds)
 
 
 def medians(of: str, to: str) -> Callable[[list[Figures]], float]:
-    """The ratio of two medians: of seeds, which are nothing to each other."""
+    """Return a function: the ratio of two medians, for rounds whose figures are not paired (seeds)."""
     return lambda rounds: median(of)(rounds) / median(to)(rounds)
 
 
 def most(of: str) -> Callable[[list[Figures]], float]:
-    """The worst round."""
+    """Return a function: the maximum of the rounds."""
     return lambda rounds: max(figures[of] for figures in rounds)
 
 
 def least(of: str) -> Callable[[list[Figures]], float]:
-    """The worst round, where more is better."""
+    """Return a function: the minimum of the rounds."""
     return lambda rounds: min(figures[of] for figures in rounds)
 
 
@@ -109,7 +109,7 @@ def table_of_bars(rows: Rows) -> str:
 
 
 def tables(rows: Rows) -> str:
-    """The bars, then every figure of every part: the median of its rounds, the least and the most."""
+    """Return the bars, then every figure of every part: median, minimum and maximum of its rounds."""
     lines = [table_of_bars(rows), "| part | figure | median | least to most | rounds |", "|---|---|---|---|---|"]
     for part in PARTS:
         rounds = rows.rounds(part)
@@ -121,18 +121,24 @@ def tables(rows: Rows) -> str:
 
 
 def number(value: float) -> str:
-    """With as many digits as say something."""
+    """Return a number as text: an integer from 100 on, three significant digits below."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=5, help="of each part; of cartpole-475: seeds (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a window (%(default)s)")
-    parser.add_argument("--updates", type=int, default=UPDATES, help="before memory is measured (%(default)s)")
-    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="of our settings")
-    parser.add_argument("--venvs", type=Path, default=DEFAULT, help="the peers' environments (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of each part; seeds of cartpole-475 (%(default)s)"
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a window (%(default)s)")
+    parser.add_argument("--updates", type=int, default=UPDATES, help="updates before memory is measured (%(default)s)")
+    parser.add_argument(
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a setting of RELAAX; repeatable"
+    )
+    parser.add_argument(
+        "--venvs", type=Path, default=DEFAULT, help="folder of the peers' virtual environments (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or not options.seconds > 0:
@@ -142,7 +148,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     options.output.mkdir(parents=True, exist_ok=True)
     rows = Rows(options.output / f"{NAME}.csv")
     facts = results.describe_machine()
@@ -157,7 +163,7 @@ def main(arguments: list[str]) -> int:
         print(f"{time.monotonic() - begun:6.0f} s  {sentence}", file=sys.stderr, flush=True)
 
     study = Study(options.seconds, options.venvs, options.keys, options.updates, say)
-    # Round by round: what changes the machine for an hour changes all parts.
+    # Rounds are the outer loop, so that a slow hour of the machine affects all parts.
     for round_ in range(1, options.rounds + 1):
         for part in options.only or PARTS:
             if not rows.has(part, 0, round_):

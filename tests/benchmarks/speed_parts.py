@@ -1,4 +1,4 @@
-"""The parts of the speed study: each is what is run side by side in one round, and the figures that come of it."""
+"""The parts of the speed study. Each part measures RELAAX and its peers for one round, and returns the figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Figures = dict[str, float]
 
 @dataclass
 class Study:
-    """What the parts have in common. `seconds`: of a window; `keys`: settings of ours, as of --set."""
+    """The settings of all parts. `seconds`: length of a window; `keys`: settings of RELAAX, as for --set."""
 
     seconds: float
     venvs: Path
@@ -47,14 +47,14 @@ class Study:
         return plan_of(config, clients, environments, self.keys)
 
     def emulator(self, plan: Plan) -> float:
-        """The environments alone, in the form that was fastest when it was first asked for."""
+        """Return the speed of the environments alone, in the form that was fastest in a first trial."""
         key = f"{plan.name} {plan.run.clients} x {plan.run.envs_per_client}"
         if key not in self._forms:
             self._forms[key] = fastest_alone(plan, self.say)
         return alone(self._forms[key], self.seconds)
 
     def peer(self, name: str, peer: str, script: str, arguments: Sequence[str], forms: list[list[str]]) -> float:
-        """A peer's speed, likewise."""
+        """Return a peer's speed, in the form that was fastest in a first trial."""
         made = self._peers.setdefault(name, Peer(peer, script, arguments, forms, self.venvs))
         return made.speed(self.seconds, self.say)
 
@@ -72,7 +72,10 @@ def boxing_2x8(study: Study, round_: int) -> Figures:
 
 
 def boxing_8x1(study: Study, round_: int) -> Figures:
-    """Of one client process per core, which costs less than eight: Python and ale-py are there once for four."""
+    """Measure 8 connections of one environment, in two client processes.
+
+    Eight processes would cost more: each has its own Python and ale-py.
+    """
     plan = plan_of(BOXING, 2, 1, ["run.connections_per_client=4", *study.keys])
     return {"emulator_only": study.emulator(plan), "training": training(plan, study.seconds).steps_per_second}
 
@@ -86,7 +89,7 @@ def cartpole_2x8(study: Study, round_: int) -> Figures:
 
 
 def cartpole_475(study: Study, round_: int) -> Figures:
-    """One seed. Ours: seconds from the first connection, until the run saw that the target was reached."""
+    """Measure one seed. RELAAX's time is from the first connection until the run reports the target."""
     seed = FIRST_SEED + round_ - 1
     summary = learned(CARTPOLE, seed, TARGET, study.keys)
     arguments = [ID, "--environments", "8", "--seed", str(seed), "--target", f"{TARGET:g}"]
@@ -102,7 +105,10 @@ def cartpole_475(study: Study, round_: int) -> Figures:
 
 
 def connections_64(study: Study, round_: int) -> Figures:
-    """Of one client process: 64 would measure as many copies of Python and gymnasium."""
+    """Measure 64 connections of one client process.
+
+    64 processes would mostly measure 64 copies of Python and gymnasium.
+    """
     keys = ["run.connections_per_client=64", "algorithm.episode_len=20", *study.keys]
     with service(plan_of(CARTPOLE, 1, 1, keys)) as started:
         window = started.window(study.seconds)
@@ -152,4 +158,4 @@ PARTS: dict[str, Callable[[Study, int], Figures]] = {
     "latency": latency,
     "worker": worker,
 }
-"""By name; each takes the number of the round."""
+"""Functions by the part's name. Each takes the study and the number of the round."""

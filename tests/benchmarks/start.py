@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long `relaax run` takes from the command to each of its first lines.
+"""The time from the command `relaax run` to each of its first lines.
 
-Several times, of one or more checkouts by turns, so that what else the machine does falls on all. The first start of
-each is not counted: it compiles kernels and fills the file system's cache. Prints a table of medians; exit code 1 where
-the first progress of this checkout comes later than the bar.
+Starts of one or more checkouts alternate, so that other load on the machine affects all. The first start of each does
+not count, because it compiles kernels and fills the file system's cache. Prints a table of medians. The exit code is 1
+if the first progress line of this checkout comes later than the bar.
 
     python tests/benchmarks/start.py --other /path/to/an/older/checkout
 """
@@ -34,17 +34,17 @@ COMMAND = (
     "20000",
 )
 MOMENTS = {
-    "anything": "",
+    "first line": "",
     "run directory": "run directory ",
     "servers": "environments connect to ",
     "progress": " steps/s  ",
 }
-"""What is timed, by a text that its line has."""
+"""Names of the timed lines, and a text that each contains."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How long `relaax run` takes to its first lines.")
-    parser.add_argument("--starts", type=int, default=7, help="of each checkout (%(default)s)")
+    parser = argparse.ArgumentParser(description="The time from `relaax run` to its first lines.")
+    parser.add_argument("--starts", type=int, default=7, help="starts of each checkout (%(default)s)")
     parser.add_argument(
         "--other", type=Path, action="append", default=[], help="a checkout to compare with; repeatable"
     )
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def timed(root: Path) -> dict[str, float]:
-    """When each of MOMENTS came; `processor`: what the whole run took of it, in seconds."""
+    """Return the seconds to each of MOMENTS; `processor`: processor seconds of the whole run."""
     moments: dict[str, float] = {}
     before = os.times()
     with tempfile.TemporaryDirectory() as folder:

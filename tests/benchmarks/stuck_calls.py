@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What calls without messages cost a worker that pushes by gRPC.
+"""The cost of gRPC calls that send no message, for a worker that pushes by gRPC.
 
-Pushes per second of a worker of a real parameter server, in windows without and with such calls, by turns, so that what
-else the machine does falls on both. A call that the server ends is made again after 0.1 s. Prints a table; exit code 1
-where a median ratio is below the bar.
+Measures the pushes per second of a worker at a real parameter server. Windows without and with such calls alternate, so
+that other load on the machine affects both. A call that the server ends is repeated after 0.1 s. Prints a table. The
+exit code is 1 if a median ratio is below the bar.
 
     python tests/benchmarks/stuck_calls.py --parameters 677747
 """
@@ -34,10 +34,12 @@ METHODS = {"Check": CHECK, "Push": PUSH}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What calls without messages cost a worker that pushes.")
-    parser.add_argument("--parameters", type=int, default=1_000, help="length of the vector (%(default)s)")
-    parser.add_argument("--windows", type=int, default=5, help="of each kind (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a window (%(default)s)")
+    parser = argparse.ArgumentParser(
+        description="The cost of gRPC calls that send no message, for a worker that pushes."
+    )
+    parser.add_argument("--parameters", type=int, default=1_000, help="number of parameters (%(default)s)")
+    parser.add_argument("--windows", type=int, default=5, help="windows of each kind (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a window (%(default)s)")
     parser.add_argument("--crowd", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.crowd:
@@ -45,7 +47,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
         found = measured(processes, Path(folder), options)
     print(f"{options.parameters:,} parameters; pushes/s, medians of {options.windows} windows")
-    print(f"{'calls':<28}{'alone':>8}{'beside':>8}{'ratio':>8}")
+    print(f"{'calls':<28}{'alone':>8}{'with':>8}{'ratio':>8}")
     ratios = []
     for name, pairs in found.items():
         ratios.append(statistics.median(beside / alone for alone, beside in pairs))
@@ -56,41 +58,41 @@ def main() -> int:
 
 
 def measured(processes: Processes, folder: Path, options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """For each crowd pushes per second without and with it, window by window."""
+    """Return, for each crowd, the pushes per second of each pair of windows without and with it."""
     path = configuration(folder, options.parameters, "rms_prop")
     _, address = processes.start_server("relaax-parameter-server", "--config", path)
-    bridge = ParameterClient(address)
-    size = bridge.register(Registration(fingerprint_of(path))).parameters
-    bridge.pull()
+    client = ParameterClient(address)
+    size = client.register(Registration(fingerprint_of(path))).parameters
+    client.pull()
     gradient = np.random.default_rng(0).normal(scale=1e-3, size=size).astype(np.float32)
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(options.windows):
         for method, calls, connections in CROWDS:
-            alone = window(bridge, gradient, options.seconds)
+            alone = window(client, gradient, options.seconds)
             arguments = ("--crowd", address, METHODS[method], calls, connections)
             others = processes.start(sys.executable, __file__, *arguments)
-            others.wait_for_line("there")
-            beside = window(bridge, gradient, options.seconds)
+            others.wait_for_line("ready")
+            beside = window(client, gradient, options.seconds)
             others.stop()
             name = f"{calls * connections} x {method}, {connections} connection{'s' * (connections > 1)}"
             found.setdefault(name, []).append((alone, beside))
-    bridge.close()
+    client.close()
     return found
 
 
-def window(bridge: ParameterClient, gradient: np.ndarray, seconds: float) -> float:
-    """Pushes per second."""
+def window(client: ParameterClient, gradient: np.ndarray, seconds: float) -> float:
+    """Return the pushes per second of one window."""
     count, began = 0, time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
-        bridge.push(gradient, 1)
+        client.push(gradient, 1)
         count += 1
     return count / passed
 
 
 def crowd(address: str, method: str, calls: str, connections: str) -> int:
-    """Calls without messages, until the process is stopped."""
+    """Keep calls without messages open until the process is stopped."""
     with Stuck(address, method, int(calls), int(connections), again=0.1):
-        print("there", flush=True)
+        print("ready", flush=True)
         threading.Event().wait()
     return 0
 

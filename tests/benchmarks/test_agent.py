@@ -1,4 +1,4 @@
-"""What an agent computes."""
+"""Benchmarks of an agent's computation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_forward_numpy(benchmark: BenchmarkFixture, spec: NetworkSpec, environme
 @pytest.mark.parametrize("environments", [1, 8])
 @pytest.mark.parametrize("spec", [SMALL, ATARI], ids=["small", "atari"])
 def test_forward_of_the_host(benchmark: BenchmarkFixture, spec: NetworkSpec, environments: int) -> None:
-    """To be compared with `test_forward_numpy`; this one is given bytes."""
+    """Compare with `test_forward_numpy`. The Atari inputs are uint8."""
     network = host_network(spec)
     activations = Activations(environments, network.sizes)
     inputs = inputs_of(spec, environments)
@@ -62,17 +62,18 @@ def test_forward_of_the_host(benchmark: BenchmarkFixture, spec: NetworkSpec, env
     assert activations.layers[0][-1].any()
 
 
-@pytest.mark.parametrize("who", ["host, kept", "host, anew", "tensorflow"])
+@pytest.mark.parametrize("engine", ["host, kept activations", "host, repeated forward", "tensorflow"])
 @pytest.mark.parametrize(("steps", "environments"), [(5, 1), (20, 1), (20, 8)])
 @pytest.mark.parametrize("spec", [SMALL, ATARI], ids=["small", "atari"])
-def test_gradient(benchmark: BenchmarkFixture, spec: NetworkSpec, steps: int, environments: int, who: str) -> None:
-    """Of a sum of squares of its outputs: by TensorFlow, by the host, and there with what was kept since acting.
+def test_gradient(benchmark: BenchmarkFixture, spec: NetworkSpec, steps: int, environments: int, engine: str) -> None:
+    """Compute the gradient of the sum of squares of all outputs.
 
-    `make benchmarks` gives TensorFlow one thread, as a worker does.
+    "host, kept activations" uses the results of an earlier forward pass. "host, repeated forward" repeats the pass.
+    `make benchmarks` gives TensorFlow one thread, like a worker.
     """
     layout, count = spec.layout(), steps * environments
     inputs = inputs_of(spec, count)
-    if who == "tensorflow":
+    if engine == "tensorflow":
         function = tensorflow_gradient(spec, steps, environments)
         flat, given = tf.constant(orthogonal_parameters(spec, 1, GAINS)), tf.constant(inputs)
         assert benchmark(lambda: function(flat, given).numpy()).shape == (layout.size,)
@@ -82,7 +83,7 @@ def test_gradient(benchmark: BenchmarkFixture, spec: NetworkSpec, steps: int, en
     network.forward(inputs, activations, 0)
 
     def gradient() -> None:
-        if who == "host, anew":
+        if engine == "host, repeated forward":
             network.forward(inputs, activations, 0)
         slopes = {head: 2 * output for head, output in network.outputs(activations, 0, count).items()}
         network.backward(inputs, activations, 0, slopes, found, further=False)
@@ -105,7 +106,7 @@ def inputs_of(spec: NetworkSpec, count: int) -> np.ndarray:
 
 
 def tensorflow_gradient(spec: NetworkSpec, steps: int, environments: int) -> Any:
-    """Takes the flat vector and inputs [steps * environments, ...]."""
+    """Return a function of the flat parameters and of inputs [steps * environments, ...]."""
     layout = spec.layout()
 
     @tf.function(autograph=False)
@@ -128,20 +129,22 @@ def tensorflow_gradient(spec: NetworkSpec, steps: int, environments: int) -> Any
 
 
 def test_rollout_of_da3c(benchmark: BenchmarkFixture) -> None:
-    """20 steps of 8 Atari environments: frames stacked, actions drawn, one gradient."""
+    """20 steps of 8 Atari environments: stack frames, sample actions, compute one gradient."""
     algorithm = load_algorithm(str(ROOT / "algorithms" / "da3c"), ROOT)
     config = algorithm.configure({"path": "da3c", "episode_len": 20, "history_len": 4})
     spaces = (Box(0, 255, (84, 84), np.uint8), Discrete(18))
-    agent, bridge = make_agent(algorithm, config, *spaces, environments=8)
-    world = RandomEnvironments(*spaces, 8, end_probability=0.0)
-    step = world.step(agent.reset(world.reset()))  # the same again and again: drawing frames is not what is measured
+    agent, parameters = make_agent(algorithm, config, *spaces, environments=8)
+    environments = RandomEnvironments(*spaces, 8, end_probability=0.0)
+    step = environments.step(
+        agent.reset(environments.reset())
+    )  # the same step each time: generating frames is not measured
 
     def rollout() -> int:
-        bridge.pushes.clear()  # it remembers every gradient
+        parameters.pushes.clear()  # it keeps every gradient
         for _ in range(20):
             agent.step(step)
             agent.learn()
-        return len(bridge.pushes)
+        return len(parameters.pushes)
 
     assert benchmark(rollout) == 1
     agent.close()

@@ -1,4 +1,4 @@
-"""What an update costs beside its way over the wire. 677,747 parameters are those of the Atari network."""
+"""Benchmarks of a push: the update, and its serialization. The Atari network has 677,747 parameters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_apply(benchmark: BenchmarkFixture, spec: OptimizerSpec, on_device: bool
 
 
 def test_push_into_a_shard(benchmark: BenchmarkFixture) -> None:
-    """Checks, ledger, optimizer, and the copy of the parameters for the answer."""
+    """Includes checks, ledger, optimizer, and the copy of the parameters for the answer."""
     shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
     gradient, numbers = vector(), itertools.count(1)
 
@@ -66,7 +66,7 @@ def test_read_the_parameters(benchmark: BenchmarkFixture) -> None:
 
 
 def test_read_a_push_of_another_writer(benchmark: BenchmarkFixture) -> None:
-    """Protobuf itself writes the gradient in the middle: it is parsed, and copied."""
+    """Protobuf writes the gradient between other fields, so that it is parsed and copied."""
     written = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=vector().tobytes(), env_steps=1)
     data = written.SerializeToString()
     gradient = benchmark(lambda: float32_of(PUSH_REQUEST.read(data).data))
@@ -74,13 +74,13 @@ def test_read_a_push_of_another_writer(benchmark: BenchmarkFixture) -> None:
 
 
 def test_snapshot_of_a_shard(benchmark: BenchmarkFixture) -> None:
-    """What a checkpoint takes; pushes wait for its last part only."""
+    """The copy that a checkpoint writes. Pushes wait only for its last part."""
     shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
     assert benchmark(shard.snapshot).parameters.shape == (PARAMETERS,)
 
 
 def test_ledger(benchmark: BenchmarkFixture) -> None:
-    """One push looked up and recorded, among a thousand workers."""
+    """Look up and record one push, in a ledger of a thousand workers."""
     ledger, numbers = Ledger(), itertools.count(1)
     applied = Outcome(Discard.NONE, 1)
     for worker in range(1000):
@@ -96,7 +96,7 @@ def test_ledger(benchmark: BenchmarkFixture) -> None:
 
 
 def test_write_a_checkpoint(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    """Parameters and one slot: written, read back, published, the oldest deleted."""
+    """Write parameters and one slot, read them back, publish them, and delete the oldest checkpoint."""
     manager = CheckpointManager(LocalStore(tmp_path), keep=2, keep_best=0)
     parts = {"shard-0": {"parameters": vector(), "slots/mean_square": vector()}}
     steps = itertools.count(1)

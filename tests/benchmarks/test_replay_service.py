@@ -1,4 +1,4 @@
-"""The benchmark of the replay service in a short form: all ways give figures."""
+"""A short run of the replay service's benchmark: every table is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("replay_service.py")
 
 
-def test_all_ways_are_measured_by_turns(tmp_path: Path) -> None:
+def test_each_transport_is_measured_in_each_round(tmp_path: Path) -> None:
     options = ["--capacity", "200", "--rounds", "2", "--seconds", "0.05", "--output", str(tmp_path)]
     done = subprocess.run([sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What a step costs on its way between an environment and its agent."""
+"""Benchmarks of a step between an environment and its agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.offline_client import OfflineClient
 from support.rlx_pair import Pair, batch
 from support.rlx_peer import RlxPeer, serve
 
-# Observation space and environments of a message.
+# Name to observation space and number of environments.
 SHAPES = {
     "cartpole": (rlx.Box(shape=(4,)), 1),
     "cartpole-8": (rlx.Box(shape=(4,)), 8),
@@ -47,7 +47,7 @@ def hello_of(shape: str) -> rlx.Hello:
 
 
 def agreed(codec: str, shape: str) -> Codec:
-    """After the hello of a connection, as all but its first message are written and read."""
+    """Return the codec in its state after the hello."""
     made = codec_named(codec)
     made.configure(hello_of(shape))
     return made
@@ -84,7 +84,7 @@ def test_decode_actions(benchmark: BenchmarkFixture, codec: str) -> None:
 @codecs
 @shapes
 def test_connection_round_trip(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
-    """A step and its actions through both ends' state machines and checks, wired in memory."""
+    """Send a step and its actions through the state machines and checks of both ends, in memory."""
     pair = Pair(codec)
     pair.play(hello_of(shape))
     step = step_of(*SHAPES[shape])
@@ -101,7 +101,7 @@ def test_connection_round_trip(benchmark: BenchmarkFixture, codec: str, shape: s
 
 @shapes
 def test_client_step(benchmark: BenchmarkFixture, shape: str) -> None:
-    """A client's step over a real socket, to a server that always answers the same at once, in a thread."""
+    """Send a client's step over a real socket to a server thread that answers at once with constant actions."""
     space, environments = SHAPES[shape]
     step = step_of(space, environments)
     states = step.observation[0]
@@ -115,7 +115,7 @@ def test_client_step(benchmark: BenchmarkFixture, shape: str) -> None:
 
 
 class Idle(AgentBase):
-    """Always does the same."""
+    """An agent whose actions are always 0."""
 
     def reset(self, observations: Leaves) -> Leaves:
         return [np.zeros(self.context.environments, np.int64)]
@@ -126,9 +126,9 @@ class Idle(AgentBase):
 
 @shapes
 def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
-    """What a worker does with a step beside reading it and asking the agent."""
+    """Measure a worker's work for a step, without reading the message and without the agent."""
     hello = hello_of(shape)
-    bridge = OfflineClient()
+    parameters = OfflineClient()
     context = AgentContext(
         observation_space=hello.observation_space,
         action_space=ACTIONS,
@@ -136,12 +136,12 @@ def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
         actors=tuple(range(hello.environments)),
         seed=0,
         exploit=False,
-        parameters=bridge,
-        metrics=bridge.metrics,
+        parameters=parameters,
+        metrics=parameters.metrics,
     )
     pair = Pair()
     pair.open(hello)
-    session = AgentSession(pair.server, Idle(None, context), bridge.metrics)
+    session = AgentSession(pair.server, Idle(None, context), parameters.metrics)
     step = step_of(*SHAPES[shape])
     session.init(rlx.Init(step.observation))
     assert isinstance(benchmark(session.step, step), rlx.Actions)

@@ -1,4 +1,4 @@
-"""The peers' side of the studies: their scripts (see peers/), run by their own Python."""
+"""The peers' side of the studies: scripts of peers/, run by the Python of their virtual environment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peers.venvs import python_of
 FOLDER = Path(__file__).resolve().parent / "peers"
 TRIAL = ("--seconds", "6", "--warm-up", "4")
 HANGS_SECONDS = 3600.0
-"""After which a script hangs. Its windows are a matter of minutes; Ray takes most of one to start and to end."""
+"""Timeout of a script. Its windows take minutes; Ray needs most of a minute to start and to stop."""
 
 
 def run(peer: str, script: str, arguments: Sequence[str], venvs: Path) -> dict[str, Any]:
-    """What a script has measured. Raises RuntimeError with what it said if it fails."""
+    """Run a script and return its result. If it fails, raise RuntimeError with its output."""
     command = [str(python_of(peer, venvs)), str(FOLDER / script), *arguments]
     done = subprocess.run(
         command,
@@ -31,13 +31,13 @@ def run(peer: str, script: str, arguments: Sequence[str], venvs: Path) -> dict[s
     )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(command)} has ended ({done.returncode}):\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
 
 
 class Peer:
-    """One script. Of its `forms`, more arguments, the one that is fastest in a short window is measured."""
+    """A peer's script. `forms`: alternative arguments; the fastest form in a short window is measured."""
 
     def __init__(
         self, peer: str, script: str, arguments: Sequence[str], forms: Sequence[Sequence[str]], venvs: Path
@@ -50,11 +50,11 @@ class Peer:
         self._form: tuple[str, ...] | None = None
 
     def speed(self, seconds: float, say: Callable[[str], None]) -> float:
-        """Steps per second over a window, behind a warm-up."""
+        """Return the steps per second of a window after a warm-up."""
         return float(self.result(seconds, say)["steps_per_second"])
 
     def result(self, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-        """All that it says of such a window."""
+        """Return all figures of a window after a warm-up."""
         if self._form is None:
             self._form = self._fastest(say)
         arguments = [*self._arguments, *self._form, "--seconds", f"{seconds:g}"]

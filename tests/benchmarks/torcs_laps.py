@@ -1,7 +1,8 @@
-"""Let what was learned drive a lap on each track of TORCS: `torcs_laps.py RUN CSV [TRACK...]`, beside `relaax eval`.
+"""A lap of a trained policy on each track of TORCS, by `relaax eval`: `torcs_laps.py RUN CSV [TRACK...]`
 
-From the start line, greedily, with the best checkpoint of the run. Without tracks it is all that have asphalt. With the
-variable LAPS, a folder, where the car was on each track stays there (`environments/TORCS/draw`).
+The policy of the run's best checkpoint drives greedily from the start line. Without arguments TRACK, it drives on all
+asphalt tracks. If the environment variable LAPS names a folder, the positions of the car on each track are kept there,
+for `environments/TORCS/draw`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ COLUMNS = ("track", "kind", "metres", "driven", "seconds", "km_per_h", "finished
 
 
 def main() -> None:
-    """Drive, and write a line for each track."""
+    """Drive a lap on each track, and write its row."""
     run, target, *names = sys.argv[1:]
     tracks = sorted(path for kind in ("oval", "road") for path in (program()[1] / "tracks" / kind).iterdir())
     with tempfile.TemporaryDirectory() as folder, Path(target).open("w", encoding="ascii", newline="") as file:
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def lap(run: str, track: Path, record: Path) -> tuple[str | float | bool, ...]:
-    """Return a line: the track, what was driven of it, and in what time."""
+    """Drive a lap and return its row: the track, the distance driven and the time."""
     record.mkdir(parents=True, exist_ok=True)
     where = ("--set", f"run.name={track.name}", "--set", f"run.arguments=[--record, {record}]")
     once = ("--best", "--episodes", "1", "--jobs", "1", "--no-progress", "--greedy")
@@ -48,20 +49,21 @@ def lap(run: str, track: Path, record: Path) -> tuple[str | float | bool, ...]:
 
 
 def measured(track: Path, record: Path) -> tuple[str | float | bool, ...]:
-    """Return the line of a record."""
+    """Return the row of a recorded lap."""
     path = [row for row in rows(record / "path.csv") if row["episode"] == "1"]
     edges = [float(row["along"]) for row in rows(record / "track.csv")]
     length = 2 * edges[-1] - edges[-2]
     driven = 0.0
     for before, after in pairwise(float(row["along"]) for row in path):
-        driven += (after - before + length / 2) % length - length / 2  # also over the line, in both directions
+        driven += (
+            after - before + length / 2
+        ) % length - length / 2  # a crossing of the start line counts in both directions
     seconds = float(path[-1]["seconds"])
-    finished = driven > length - 2  # as exactly as edges are known
+    finished = driven > length - 2  # 2 m: the accuracy of the edges
     return track.name, track.parent.name, round(length), round(driven), seconds, round(3.6 * driven / seconds), finished
 
 
 def rows(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file."""
     with file.open(encoding="ascii", newline="") as lines:
         return list(csv.DictReader(lines))
 

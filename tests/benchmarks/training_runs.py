@@ -1,4 +1,4 @@
-"""Trainings of a study: through the real ports, several at a time, each told what it cost and how it went."""
+"""The trainings of a study: through the real ports, several at a time, with cost and outcome of each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from relaax.policy.file import policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EPISODES = 10
-"""Of the evaluation of a checkpoint."""
+"""Episodes in the evaluation of a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A configuration, options of `relaax run`, and keys.
+    """A training: a configuration, options of `relaax run`, and keys.
 
-    `load`: the share of the machine that it takes, 1 is all. `scalars`: TensorBoard's names of what is asked for.
-    `episodes`: of a greedy evaluation at its end. `environment`: gymnasium's id of that of greedy evaluations of its
-    checkpoints, in this process, which cost little; the first of `score` ends it.
+    `load`: the share of the machine that it uses; 1 is the whole machine. `scalars`: TensorBoard tags of the curves to
+    return. `episodes`: episodes of a greedy evaluation at the end; 0: no evaluation.
+    `environment`: a gymnasium id. If it is set, this process evaluates each checkpoint greedily, at little cost. The
+    training ends at the first checkpoint that reaches `score`.
     """
 
     config: Path
@@ -48,10 +49,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of it.
+    """The outcome of a training.
 
-    `curves`: those of the scalars. `score`: mean return of the evaluation at its end, or None. `evaluations`: global
-    step of each checkpoint, and the mean return of its episodes.
+    `curves`: by scalar. `score`: mean return of the evaluation at the end, or None. `evaluations`: global step and mean
+    return of each checkpoint.
     """
 
     summary: Mapping[str, Any]
@@ -61,7 +62,7 @@ class Trained:
 
 
 def trained(training: Training) -> Trained:
-    """Train from nothing. Raises RuntimeError with what the training printed if it fails."""
+    """Train from scratch. If the training fails, raise RuntimeError with its output."""
     with tempfile.TemporaryDirectory() as name:
         folder, evaluations = Path(name) / "run", list[tuple[int, float]]()
         keys = (part for key, value in training.settings.items() for part in ("--set", f"{key}={json.dumps(value)}"))
@@ -80,9 +81,9 @@ def trained(training: Training) -> Trained:
 
 
 def _watched(words: Sequence[object], run: Path, environment: str, score: float) -> list[tuple[int, float]]:
-    """Run a training, play ten episodes with each of its checkpoints, and end it at the first of `score`.
+    """Run a training, play ten episodes with each checkpoint, and stop at the first that reaches `score`.
 
-    Returns global steps and mean returns. Raises RuntimeError with what the training printed if it fails.
+    Returns global steps and mean returns. If the training fails, raises RuntimeError with its output.
     """
     manager, played = CheckpointManager(LocalStore(run / "checkpoints")), dict[str, tuple[int, float]]()
     with tempfile.TemporaryFile("w+") as output:
@@ -90,24 +91,24 @@ def _watched(words: Sequence[object], run: Path, environment: str, score: float)
         ended = False
         while not ended and all(mean < score for _, mean in played.values()):
             time.sleep(1)
-            ended = training.poll() is not None  # before the look, which then finds the last checkpoint too
+            ended = training.poll() is not None  # before published(), which then includes the last checkpoint
             for checkpoint_id in sorted(set(manager.published()) - played.keys()):
                 played[checkpoint_id] = _played(manager.load(checkpoint_id), run / "policy.safetensors", environment)
         training.terminate()
-        if training.wait() not in (0, 130):  # ended by itself, or by the line above
+        if training.wait() not in (0, 130):  # ended by itself, or by terminate()
             output.seek(0)
             raise RuntimeError(f"{' '.join(_command(*words))}: exit code {training.returncode}\n{output.read()}")
-    return [(step, mean) for _, (step, mean) in sorted(played.items()) if step]  # the first is what it began with
+    return [(step, mean) for _, (step, mean) in sorted(played.items()) if step]  # without the initial checkpoint
 
 
 def _played(checkpoint: Checkpoint, file: Path, environment: str) -> tuple[int, float]:
-    """Return the global step of a checkpoint, and what its policy, written to `file`, returns."""
+    """Write the policy of a checkpoint to `file`. Return its global step and its mean return."""
     file.write_bytes(b"".join(policy_of(checkpoint)))
     return int(checkpoint.manifest["global_step"]), _mean_return(load(file, greedy=True), environment)
 
 
 def _mean_return(policy: Policy, environment: str) -> float:
-    """Return the mean return of as many episodes as environments, always the same ones."""
+    """Return the mean return of EPISODES episodes with fixed seeds."""
     environments = gymnasium.make_vec(environment, EPISODES, vectorization_mode="sync")
     observations, _ = environments.reset(seed=0)
     returns, running = np.zeros(EPISODES), np.ones(EPISODES, np.bool_)
@@ -122,7 +123,7 @@ def _mean_return(policy: Policy, environment: str) -> float:
 
 
 def _relaax(*words: object) -> None:
-    """Run a command of `relaax`. Raises RuntimeError with what it printed if it fails."""
+    """Run a command of `relaax`. If it fails, raise RuntimeError with its output."""
     command = _command(*words)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
@@ -136,9 +137,10 @@ def _command(*words: object) -> list[str]:
 def train_all(
     trainings: Sequence[tuple[str, Training]], machine: float, done: Callable[[int, Trained], None], log: Path
 ) -> None:
-    """Train each, as many at once as have a `load` of `machine` together, in order; `done(index, outcome)` for each.
+    """Run all trainings, and call `done(index, outcome)` for each that succeeds.
 
-    Prints progress. What fails is written to `log`, and is not in the study.
+    Trainings run at the same time, in order, while their total `load` is at most `machine`. Prints progress. The errors
+    of failed trainings are appended to `log`.
     """
     began, waiting, running = time.monotonic(), list(range(len(trainings))), dict[Future[Trained], int]()
     finished = 0

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What WebSocket costs: the p50 of an action over WebSocket and over TCP, from one client program, by turns.
+"""The cost of WebSocket: the p50 of an action over WebSocket and over TCP, from one client program.
 
-One environment on each connection of `relaax.client.Client`; what is timed is a call of `send`. The agent is da3c's, as
-in `config/da3c_gym_cartpole.yaml`, which also learns meanwhile; then one that computes nothing: the wire is all of it.
-The ratio is the median of the rounds'. Exit code 1 if da3c's is over the bar.
+Calls of `Client.send` are timed, with one environment per connection. TCP and WebSocket alternate. The first agent is
+da3c's, as in `config/da3c_gym_cartpole.yaml`; it also learns during the measurement. The second agent computes nothing,
+so that only the wire is measured. The ratio is the median of the rounds' ratios. The exit code is 1 if da3c's ratio
+exceeds the bar.
 
     python tests/benchmarks/websocket.py
 """
@@ -40,9 +41,9 @@ SPACES: dict[str, Any] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The p50 of an action over WebSocket beside that over TCP.")
-    parser.add_argument("--rounds", type=int, default=20, help="of each (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1000, help="of a round, over each (%(default)s)")
+    parser = argparse.ArgumentParser(description="The p50 of an action over WebSocket and over TCP.")
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of a round over each (%(default)s)")
     options = parser.parse_args()
     print("| agent | observation | TCP, ms | WebSocket, ms | ratio |\n|---|---|---|---|---|")
     ratios = []
@@ -56,7 +57,7 @@ def main() -> int:
 
 @contextmanager
 def served(agent: str) -> Iterator[str]:
-    """The address of a server with this agent."""
+    """Start a server with this agent and yield its address."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if agent == "da3c":
@@ -67,14 +68,14 @@ def served(agent: str) -> Iterator[str]:
 
 
 def measured(address: str, space: Box, rounds: int, steps: int) -> tuple[float, float, float]:
-    """The p50 over TCP and over WebSocket in seconds, and their ratio."""
+    """Return the p50 over TCP and over WebSocket in seconds, and their ratio."""
     observation = np.zeros(space.shape, space.dtype)
     found: list[tuple[float, float]] = []
     spaces: dict[str, Any] = {"observation_space": space, "action_space": Discrete(2)}
     with Client(address, **spaces) as tcp, Client(f"ws://{address}", **spaces) as websocket:
         for _ in range(rounds + 1):
             found.append((p50(tcp, observation, steps), p50(websocket, observation, steps)))
-    del found[0]  # in which everything was done for the first time
+    del found[0]  # the warm-up round
     one, other = (statistics.median(column) for column in zip(*found, strict=True))
     return one, other, statistics.median(b / a for a, b in found)
 

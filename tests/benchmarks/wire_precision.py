@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What 16 bits a number on the wire cost in learning, and save in bytes and time.
+"""The effect of 16-bit numbers on the wire: cost in learning, savings in bytes and time.
 
-CartPole by da3c through the real ports and gRPC, until it is solved, with several seeds for each precision; then pushes
-that take the parameters with the answer, in turns, each precision by a worker of its own at one real parameter server.
-Writes wire-precision.csv, .png and the tables of the study's page. A run that is in the folder of runs already is not
-run again, so an interrupted study continues.
+First, da3c solves CartPole through the real ports and gRPC, with several seeds for each precision. Then pushes, whose
+answers carry the parameters, are timed at one real parameter server. The precisions alternate, with a client for each.
+Writes wire-precision.csv, wire-precision.png and the tables of the study's page. A run that is in the folder of runs is
+not repeated, so an interrupted study can be resumed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
 NAME = "wire-precision"
 TARGET = 475
 TOGETHER = 25
-"""Pushes of one precision, after which it is the next one's turn."""
+"""Consecutive pushes of one precision."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Pushes in one precision: quartiles of milliseconds, milliseconds of processor on both ends, bytes both ways."""
+    """Pushes in one precision. `quartiles`, `processor` (both ends): ms of a push; `sent`: bytes both ways."""
 
     parameters: int
     precision: str
@@ -56,12 +56,12 @@ class Exchange:
 
 
 def folder_of(runs: Path, precision: str, seed: int) -> Path:
-    """Where a run is kept."""
+    """Return the run directory."""
     return runs / f"{precision}-{seed}"
 
 
 def trained(runs: Path, precision: str, seed: int, steps: int) -> dict[str, Any]:
-    """The summary of a run, which is made where it is not there. Raises CalledProcessError if it fails."""
+    """Return the summary of a run. If it does not exist, train first. Raises CalledProcessError if training fails."""
     folder = folder_of(runs, precision, seed)
     summary = folder / "summary.json"
     if not summary.is_file():
@@ -73,38 +73,38 @@ def trained(runs: Path, precision: str, seed: int, steps: int) -> dict[str, Any]
             *(part for setting in settings for part in ("--set", setting)),
         ]
         code = subprocess.run(command, cwd=ROOT).returncode
-        if code not in (0, 3):  # 3: it ended before it was solved, which is a result
+        if code not in (0, 3):  # 3: ended before the target, which is a result
             raise subprocess.CalledProcessError(code, command)
     found: dict[str, Any] = json.loads(summary.read_text("utf-8"))
     return found
 
 
 def exchanged(parameters: int, seconds: float) -> list[Exchange]:
-    """All precisions in turns, each for a third of the time."""
+    """Alternate pushes of all precisions for `seconds` in total."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes, ExitStack() as stack:
         path = configuration(Path(name), parameters)
         running, address = processes.start_server("relaax-parameter-server", "--config", path)
         server, worker = psutil.Process(running.process.pid), psutil.Process()
-        bridges = {
+        clients = {
             precision: stack.enter_context(closing(ParameterClient(address, wire_precision=precision, timeout=60.0)))
             for precision in PRECISIONS
         }
-        for bridge in bridges.values():
-            bridge.register(Registration(fingerprint_of(path)))
-            bridge.pull()
+        for client in clients.values():
+            client.register(Registration(fingerprint_of(path)))
+            client.pull()
         gradient = np.random.default_rng(0).normal(scale=1e-3, size=parameters).astype(np.float32)
-        times: dict[str, list[float]] = {precision: [] for precision in bridges}
-        processor = dict.fromkeys(bridges, 0.0)
-        for _ in range(TOGETHER):  # they warm up
-            for bridge in bridges.values():
-                bridge.push(gradient, 1)
+        times: dict[str, list[float]] = {precision: [] for precision in clients}
+        processor = dict.fromkeys(clients, 0.0)
+        for _ in range(TOGETHER):  # warm-up
+            for client in clients.values():
+                client.push(gradient, 1)
         ends = time.monotonic() + seconds
         while not times["float32"] or time.monotonic() < ends:
-            for precision, bridge in bridges.items():
+            for precision, client in clients.items():
                 before = processor_seconds(server, worker)
                 for _ in range(TOGETHER):
                     begun = time.perf_counter()
-                    bridge.push(gradient, 1)
+                    client.push(gradient, 1)
                     times[precision].append((time.perf_counter() - begun) * 1e3)
                 processor[precision] += processor_seconds(server, worker) - before
     return [
@@ -120,12 +120,12 @@ def exchanged(parameters: int, seconds: float) -> list[Exchange]:
 
 
 def processor_seconds(*processes: psutil.Process) -> float:
-    """Of all of them, so far."""
+    """Return the total processor seconds of the processes."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def table_of_runs(precisions: Sequence[str], found: dict[tuple[str, int], dict[str, Any]]) -> str:
-    """One row for each precision: steps until it is solved, by seed, and the median."""
+    """Return a table with a row per precision: steps to the target by seed, and the median."""
     seeds = sorted({seed for _, seed in found})
     lines = [
         f"| | {' | '.join(f'seed {seed}' for seed in seeds)} | median | solved |",
@@ -141,7 +141,7 @@ def table_of_runs(precisions: Sequence[str], found: dict[tuple[str, int], dict[s
 
 
 def table_of_exchanges(found: list[Exchange]) -> str:
-    """One row for each length and precision."""
+    """Return a table with a row per length and precision."""
     lines = [
         "| parameters | | quartiles, ms | ratio of medians | processor, both ends, ms | megabytes | at 1 Gbit/s, ms |",
         "|---|---|---|---|---|---|---|",
@@ -164,12 +164,22 @@ def table_of_exchanges(found: list[Exchange]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="all")
-    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
-    parser.add_argument("--first-seed", type=int, default=300, help="the first of them (%(default)s)")
-    parser.add_argument("--steps", type=int, default=200_000, help="after which a run is given up (%(default)s)")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[677_747, 5_000_000], help="of vectors (678 k, 5 M)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of pushes of each length (%(default)s)")
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=list(PRECISIONS),
+        default=list(PRECISIONS),
+        help="precisions to compare (all)",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=300, help="the first seed (%(default)s)")
+    parser.add_argument("--steps", type=int, default=200_000, help="maximum steps of a run (%(default)s)")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[677_747, 5_000_000], help="numbers of parameters (677747 5000000)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="duration of the pushes of each length (%(default)s)"
+    )
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / NAME, help="folder of the runs (runs/...)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Time to a fixed score against the number of workers, as Table 2 of Mnih et al. 2016: four methods, 1 to 16 workers.
+"""Time to a fixed score by number of workers, as in Table 2 of Mnih et al. 2016: four methods, 1 to 16 workers.
 
-Each worker has one environment, which is held to a rate, as a game or a robot is: so a machine of few cores can have 16
-of them, and what is measured is what more workers bring, and not how fast the cores are. The score is that of ten
-greedy episodes with each checkpoint, and a training ends when it is reached. Writes value-workers.csv,
-value-workers-curves.csv, a picture a game, and tables into value.md; what is in the CSV already is not trained again.
+Each worker has one environment, which is throttled to a rate, like a game or a robot. So a machine with few cores can
+run 16 of them, and the result shows the effect of more workers, not the speed of the cores. The score is the mean
+return of ten greedy episodes with each checkpoint. A training ends when it reaches the score. Writes value-workers.csv,
+value-workers-curves.csv, a picture per game, and tables of value.md. A training that is in the CSV is not repeated.
 
     python tests/benchmarks/workers.py
 """
@@ -29,21 +29,21 @@ from training_runs import ROOT, Trained, Training, train_all
 METHODS = {"async_q": "one-step Q", "async_sarsa": "one-step Sarsa", "n_step_q": "n-step Q", "da3c": "A3C"}
 PAPER = {"async_q": (1, 3.0, 6.3, 13.3, 24.1), "async_sarsa": (1, 2.8, 5.9, 13.1, 22.1)}
 PAPER |= {"n_step_q": (1, 2.7, 5.9, 10.7, 17.2), "da3c": (1, 2.1, 3.7, 6.9, 12.5)}
-"""Table 2 of Mnih et al. 2016, means of seven Atari games, for as many workers as `WORKERS`."""
+"""Table 2 of Mnih et al. 2016: mean speed-up over seven Atari games, for the numbers in `WORKERS`."""
 WORKERS = (1, 2, 4, 8, 16)
 NAME = "value-workers"
 RUN_LOAD = 0.05
-"""Share of the machine that a run takes whatever its pace, by the start of its processes."""
+"""Share of the machine that a run uses at any rate, for the start of its processes."""
 SCHEDULED_STEPS = 500_000
-"""Until which the learning rate falls to zero: later than a training ends."""
+"""Steps at which the learning rate reaches zero: later than the end of any training."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """A game and the score that counts.
+    """A game and its target score.
 
-    `environment`: gymnasium's id. `rate`: steps per second of each environment. `checkpoint_steps`: between two
-    checkpoints at that rate. `most_steps`: where a training is given up. `exploration_frames`: of value methods.
+    `environment`: gymnasium's id. `rate`: steps per second of each environment. `checkpoint_steps`: steps between two
+    checkpoints at that rate. `most_steps`: maximum steps of a training. `exploration_frames`: for value methods.
     """
 
     title: str
@@ -63,7 +63,7 @@ GAMES = {
 
 
 def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, int, Training]]:
-    """Part, workers, seed and training of what is not in `rows`, the fewest workers first: they take longest."""
+    """Yield part, workers, seed and training of each run not in `rows`. Fewer workers come first: they take longest."""
     for name, workers in product(options.games, options.workers):
         for number, method in product(range(GAMES[name].seeds), options.methods):
             seed = options.first_seed + number
@@ -72,7 +72,7 @@ def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, in
 
 
 def training(name: str, method: str, workers: int, seed: int, steps_per_second: float) -> Training:
-    """Return a training until the game's score, on a machine that bears so many steps per second."""
+    """Return a training to the game's score. `steps_per_second`: the capacity of the machine."""
     game = GAMES[name]
     wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
     settings: dict[str, Any] = {
@@ -96,7 +96,7 @@ def training(name: str, method: str, workers: int, seed: int, steps_per_second: 
 
 
 def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
-    """Return the median of the seeds, None if most of them never got there."""
+    """Return the median of the seeds; None if most of them did not reach the score."""
     rounds = rows.rounds(part, workers)
     if not rounds:
         return None
@@ -105,7 +105,7 @@ def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
 
 
 def tables(rows: Rows, options: argparse.Namespace) -> str:
-    """Return the speed-ups of each game."""
+    """Return the tables of speed-ups, one per game."""
     text = []
     for name in options.games:
         game = GAMES[name]
@@ -133,7 +133,7 @@ def tables(rows: Rows, options: argparse.Namespace) -> str:
 
 
 def draw(path: Path, curves: Rows, name: str, options: argparse.Namespace) -> None:
-    """A row of panels against data, one against time (Figures 3 and 4 of the paper): a method each."""
+    """Draw score against steps and against time (Figures 3 and 4 of the paper), with a column per method."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 6.4), layout="constrained")
@@ -167,15 +167,15 @@ def draw(path: Path, curves: Rows, name: str, options: argparse.Namespace) -> No
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), help="all by default")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all by default")
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), help="games to train (all)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods to train (all)")
     parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="numbers of workers (1 2 4 8 16)")
-    parser.add_argument("--first-seed", type=int, default=300, help="the first of them (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=300, help="the first seed (%(default)s)")
     parser.add_argument(
         "--steps-per-second",
         type=float,
         default=4000,
-        help="that the machine can bear with ease, over all runs (%(default)g)",
+        help="steps/s of all runs together that the machine easily sustains (%(default)g)",
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""Atari for the peers: ale-py's own vector environment with the preprocessing that RELAAX has (environments/ALE).
+"""Atari for the peers: ale-py's vector environment with the preprocessing of RELAAX (environments/ALE).
 
 Grayscale 84x84, frame skip 4 with the maximum of the last two frames, up to 30 no-op starts, no sticky actions, whole
-games. The last four frames are stacked and rewards clipped to [-1, 1] by ale-py, in C++; RELAAX's worker does that.
+games. ale-py stacks the last four frames and clips rewards to [-1, 1] in C++; in RELAAX the worker does this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ale_py.vector_env import AtariVectorEnv
 
 
 def games(rom: str, environments: int, threads: int, autoreset: Any) -> Any:
-    """Observations uint8 [N, 4, 84, 84]. `threads`: of the emulator, 0 for one per core."""
+    """Return a vector environment with observations uint8 [N, 4, 84, 84]. `threads`: 0 means one per core."""
     ALEInterface.setLoggerMode(LoggerMode.Error)
     return AtariVectorEnv(
         rom,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""cpprb's prioritized buffer in a process of its own: transitions of Atari inserted, and batches sampled, a second.
+"""Inserts and samples per second of cpprb's prioritized buffer, with Atari transitions.
 
-Run by its own environment's Python (see venvs.py). A stack's frames are kept once and the next observation is not kept
-besides (`stack_compress`, `next_of`), so that a transition takes as much memory as ours does. Inserts are of
-consecutive steps of one environment, samples with new priorities for what was drawn. Writes JSON to the standard
-output.
+The Python of its virtual environment runs this script (see venvs.py). The buffer stores each frame of a stack once and
+does not store the next observation separately (`stack_compress`, `next_of`), so that a transition takes as much memory
+as in RELAAX. An insert has consecutive steps of one environment. A sample includes the update of its priorities. Writes
+JSON to the standard output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIDE = 84
 
 
 class Buffer:
-    """It is full."""
+    """A full prioritized buffer."""
 
     def __init__(self, capacity: int, items: int, batch: int) -> None:
         env_dict = {
@@ -48,13 +48,13 @@ class Buffer:
         self._buffer.add(**self._batch)
 
     def sample(self) -> None:
-        """Draw a batch, and give what was drawn new priorities."""
+        """Sample a batch, and update the priorities of its items."""
         sample = self._buffer.sample(self._count, beta=0.4)
         self._buffer.update_priorities(sample["indexes"], self._rng.random(self._count))
 
 
 def rate(operation: Callable[[], None], seconds: float) -> float:
-    """Return how many calls a second there are in one window."""
+    """Repeat an operation for one window, and return its calls per second."""
     operation()
     started = time.perf_counter()
     for count in itertools.count(1):
@@ -68,9 +68,9 @@ def rate(operation: Callable[[], None], seconds: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capacity", type=int, default=20_000, help="transitions (%(default)s)")
-    parser.add_argument("--items", type=int, default=50, help="of an insert (%(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="of a sample (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a window of one operation (%(default)s)")
+    parser.add_argument("--items", type=int, default=50, help="transitions of an insert (%(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="transitions of a sample (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window of one operation (%(default)s)")
     options = parser.parse_args()
     buffer = Buffer(options.capacity, options.items, options.batch)
     result = {

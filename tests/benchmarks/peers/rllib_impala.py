@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""RLlib's IMPALA on an Atari game, for comparison: how fast it trains.
+"""The training speed of RLlib's IMPALA on an Atari game.
 
-Run by its own environment's Python (see venvs.py). Environment runners in processes of their own, each with ale-py's
-vector environment; the learner in a process of its own or in the driver's. The network of `da3c_ale_boxing`. Writes
-JSON to the standard output.
+The Python of its virtual environment runs this script (see venvs.py). Each environment runner is a process with the
+vector environment of ale-py. The learner runs in a separate process or in the driver. The network is the same as in
+`da3c_ale_boxing`. Writes JSON to the standard output.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ray.tune import register_env
 from rllib_parts import Network, vector
 
 POLL_SECONDS = 0.01
-"""For which the driver waits for rollouts. By default it asks without a pause, and takes a core from the others."""
-LEAST_SECONDS = 1.0  # of an iteration
+"""Time for which the driver waits for rollouts. By default it polls without a pause and uses a whole core."""
+LEAST_SECONDS = 1.0  # minimum duration of an iteration
 
 
 def config(options: argparse.Namespace) -> IMPALAConfig:
-    """Its own defaults but for the network, the shape of the batch, and how rewards are weighed."""
+    """Return IMPALA's defaults with our network, batch shape, entropy and (without --as-is) waiting."""
     register_env("games", vector)
     faster = {} if options.as_is else {"timeout_s_sampler_manager": POLL_SECONDS}
     made: IMPALAConfig = (
@@ -51,13 +51,13 @@ def config(options: argparse.Namespace) -> IMPALAConfig:
             **faster,
         )
         .reporting(min_time_s_per_iteration=LEAST_SECONDS)
-        .debugging(log_level="ERROR")  # a seed would bring torch's deterministic kernels, which are slower
+        .debugging(log_level="ERROR")  # no seed: it selects torch's deterministic kernels, which are slower
     )
     return made
 
 
 def counts(result: dict[str, Any]) -> tuple[int, int]:
-    """Environment steps so far: sampled, and trained on."""
+    """Return the environment steps sampled and trained on until now."""
     sampled = result["env_runners"].get("num_env_steps_sampled_lifetime", 0)
     modules = result.get("learners", {})
     return int(sampled), int(modules.get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0))
@@ -66,17 +66,21 @@ def counts(result: dict[str, Any]) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="a rom, such as boxing")
-    parser.add_argument("--runners", type=int, default=2, help="processes (%(default)s)")
-    parser.add_argument("--environments", type=int, default=8, help="of each (%(default)s)")
-    parser.add_argument("--as-is", action="store_true", help="leave its driver's waiting and requests at its defaults")
-    parser.add_argument("--learners", type=int, default=1, help="processes; 0: in the driver's (%(default)s)")
+    parser.add_argument("--runners", type=int, default=2, help="runner processes (%(default)s)")
+    parser.add_argument("--environments", type=int, default=8, help="environments of each runner (%(default)s)")
+    parser.add_argument(
+        "--as-is", action="store_true", help="use RLlib's defaults for the driver's waiting and requests"
+    )
+    parser.add_argument(
+        "--learners", type=int, default=1, help="learner processes; 0: learn in the driver (%(default)s)"
+    )
     parser.add_argument("--fragment", type=int, default=20, help="steps of a rollout (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
-    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds before them (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of the measurement (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds before the measurement (%(default)s)")
     options = parser.parse_args()
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Room for every process, whatever the number of cores is: they share them.
+    # Enough for every process; they share the actual cores.
     ray.init(
         num_cpus=8,
         include_dashboard=False,
@@ -97,7 +101,7 @@ def main() -> int:
     sampled, trained = (b - a for a, b in zip(before, after, strict=True))
     algorithm.stop()
     ray.shutdown()
-    # What was sampled and never trained on is no training.
+    # Steps that are sampled but not trained on do not count.
     speeds = {"sampled_per_second": sampled / seconds, "trained_per_second": trained / seconds}
     print(json.dumps({"steps_per_second": min(speeds.values()), **speeds, "seconds": seconds}))
     return 0

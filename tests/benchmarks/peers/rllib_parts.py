@@ -1,6 +1,6 @@
-"""What RLlib's processes load: environments that hand out bytes, and the network of `da3c_ale_boxing`.
+"""Modules for RLlib's processes: environments with uint8 observations, and the network of `da3c_ale_boxing`.
 
-RLlib's own wrappers make float32 of every frame before it is kept and sent, which is four times as much.
+RLlib's own wrappers convert every frame to float32 before storing and sending it, which needs four times the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 
 class Silent(VectorWrapper):
-    """Without the emulator's infos, of which RLlib would make a dictionary for each environment and step."""
+    """A wrapper that drops the emulator's infos. RLlib would build a dictionary per environment and step."""
 
     def reset(self, **given: Any) -> Any:
         return self.env.reset(**given)[0], {}
@@ -27,12 +27,12 @@ class Silent(VectorWrapper):
 
 
 def vector(context: Any) -> Any:
-    """The environments of one runner, which expects them to reset in the step behind an end."""
+    """Return the environments of one runner. RLlib expects the reset in the step after an episode's end."""
     return Silent(games(context["rom"], context["num_envs"], 1, AutoresetMode.NEXT_STEP))
 
 
 class Network(TorchRLModule, ValueFunctionAPI):
-    """16 filters of 8x8 by 4, 32 of 4x4 by 2, 256 units, all relu; policy, value. Takes uint8 [N, 4, 84, 84]."""
+    """A network of 16 filters 8x8, stride 4; 32 filters 4x4, stride 2; 256 units; relu. Input: uint8 [N, 4, 84, 84]."""
 
     def setup(self) -> None:
         self._trunk = nn.Sequential(

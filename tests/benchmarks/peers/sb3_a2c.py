@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Stable-Baselines3's A2C on a game of ours, for comparison: how fast it trains, or how soon it has learned.
+"""Stable-Baselines3's A2C on an Atari game or a gymnasium environment: training speed, or time to a target.
 
-Run by its own environment's Python (see venvs.py). One process. Atari: the network of `da3c_ale_boxing` on ale-py's
-vector environment or, with --as-is, on the environments that its documentation makes (`make_atari_env`). What has no
-name there is an id of gymnasium, with the policy, environments and settings that Stable-Baselines3 has by default: two
-layers of 64, tanh, policy and value apart. Writes JSON to the standard output.
+The Python of its virtual environment runs this script (see venvs.py), in one process. Atari games have the network of
+`da3c_ale_boxing` and ale-py's vector environment. With --as-is, `make_atari_env` creates the environments, as in
+Stable-Baselines3's documentation. Other names are gymnasium ids, with Stable-Baselines3's default policy, environments
+and settings: two layers of 64, tanh, separate policy and value. Writes JSON to the standard output.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from torch import nn
 
-ATARI_STEPS = 20  # of a rollout: more of them are faster than few
+ATARI_STEPS = 20  # steps of a rollout; longer rollouts are faster
 EPISODES = 100
 
 
 class Trunk(BaseFeaturesExtractor):
-    """16 filters of 8x8 by 4, 32 of 4x4 by 2, 256 units, all relu."""
+    """A trunk of 16 filters 8x8, stride 4; 32 filters 4x4, stride 2; 256 units; relu."""
 
     def __init__(self, observation_space: Any) -> None:
         super().__init__(observation_space, 256)
@@ -49,7 +49,7 @@ class Trunk(BaseFeaturesExtractor):
 
 
 def environments_as_is(name: str, environments: int, seed: int) -> VecEnv:
-    """Games as its documentation makes them; whole ones, as elsewhere here, and not a life each."""
+    """Return the environments of Stable-Baselines3's documentation, with whole games as episodes instead of lives."""
     ALEInterface.setLoggerMode(LoggerMode.Error)
     whole = {"terminal_on_life_loss": False}
     made = make_atari_env(f"{name.capitalize()}NoFrameskip-v4", environments, seed=seed, wrapper_kwargs=whole)
@@ -57,7 +57,7 @@ def environments_as_is(name: str, environments: int, seed: int) -> VecEnv:
 
 
 def agent(options: argparse.Namespace) -> A2C:
-    """Not trained yet."""
+    """Return an untrained agent."""
     if options.name not in ATARI:
         environments = make_vec_env(options.name, options.environments, seed=options.seed)
         return A2C("MlpPolicy", environments, seed=options.seed, device="cpu")
@@ -74,7 +74,7 @@ def agent(options: argparse.Namespace) -> A2C:
 
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Steps per second over a stretch of time, behind a warm-up."""
+    """Measure the steps per second after a warm-up."""
     marks: list[tuple[float, int]] = []
 
     def done(watch: BaseCallback) -> bool:
@@ -91,7 +91,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def learned(options: argparse.Namespace) -> dict[str, Any]:
-    """Wall time until the mean return of the last 100 episodes is `target`, from the first step on."""
+    """Measure the time from the first step until the mean return of the last 100 episodes is `target`."""
     means: list[float] = []
 
     def done(watch: BaseCallback) -> bool:
@@ -114,15 +114,17 @@ def learned(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help=f"{', '.join(ATARI)}, or an id of gymnasium")
-    parser.add_argument("--environments", type=int, default=16, help="in this process (%(default)s)")
-    parser.add_argument("--as-is", action="store_true", help="Atari by its own wrappers, not ale-py's vector")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (%(default)s)")
+    parser.add_argument("name", help=f"{', '.join(ATARI)}, or a gymnasium id")
+    parser.add_argument("--environments", type=int, default=16, help="number of environments (%(default)s)")
+    parser.add_argument(
+        "--as-is", action="store_true", help="use Stable-Baselines3's Atari wrappers, not ale-py's vector environment"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
-    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before them (%(default)s)")
-    parser.add_argument("--target", type=float, help="measure how long it takes to this mean return of 100 episodes")
-    parser.add_argument("--max-steps", type=int, default=1_000_000, help="at which learning is given up (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of the measurement (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before the measurement (%(default)s)")
+    parser.add_argument("--target", type=float, help="measure the time to this mean return of 100 episodes")
+    parser.add_argument("--max-steps", type=int, default=1_000_000, help="maximum steps (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = speed(options) if options.target is None else learned(options)

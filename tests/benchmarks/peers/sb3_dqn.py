@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Stable-Baselines3's DQN on a game, for comparison: updates a second, or how soon it has learned.
+"""Stable-Baselines3's DQN on an Atari game or a gymnasium environment: updates per second, or time to a target.
 
-Run by its own environment's Python (see venvs.py). One process. Atari: ale-py's vector environment, and the network
-that this DQN has for images by default, which is that of Mnih et al. 2015: 32, 64 and 64 filters, 512 units. What has
-no name there is an id of gymnasium, with two layers of 256. Huber's loss, Adam, gradients clipped to a norm of 10, one
-step, a uniform memory: the library's own. Writes JSON to the standard output.
+The Python of its virtual environment runs this script (see venvs.py), in one process. Atari games have ale-py's vector
+environment and DQN's default network for images, which is that of Mnih et al. 2015: 32, 64 and 64 filters, 512 units.
+Other names are gymnasium ids, with two layers of 256. These defaults of the library stay: Huber loss, Adam, gradients
+clipped to a norm of 10, one-step returns, uniform memory. Writes JSON to the standard output.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 LEAST_UPDATES = 10
-"""Of the warm-up, whatever time they take."""
+"""Minimum number of updates before the warm-up time starts."""
 
 
 def agent(options: argparse.Namespace, steps: int) -> DQN:
-    """Not trained yet. `steps`: in which epsilon's fall is a fraction."""
+    """Return an untrained agent. `steps`: the total, for the exploration fraction."""
     atari = options.name in ATARI
     make: Any = Games if atari else make_vec_env
     return DQN(
@@ -50,12 +50,12 @@ def agent(options: argparse.Namespace, steps: int) -> DQN:
 
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Updates and steps per second over a stretch of time, some time after learning has begun."""
+    """Measure updates and steps per second, after a warm-up of learning."""
     marks: list[tuple[float, int, int]] = []
     warm: list[float] = []
 
     def done(watch: BaseCallback) -> bool:
-        updates = watch.model._n_updates  # it has no other name
+        updates = watch.model._n_updates  # there is no public name
         if updates >= LEAST_UPDATES:
             warm.append(time.monotonic())
             if warm[-1] - warm[0] >= options.warm_up:
@@ -74,7 +74,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def learned(options: argparse.Namespace) -> dict[str, Any]:
-    """Wall time until a greedy evaluation is `target`, from the first step on, with and without the evaluations."""
+    """Measure the time from the first step until a greedy evaluation is `target`, with and without evaluations."""
     alone = make_vec_env(options.name, 1, seed=options.seed + 1000)
     found: list[float] = []
     evaluating = 0.0
@@ -105,25 +105,33 @@ def learned(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help=f"{', '.join(ATARI)}, or an id of gymnasium")
-    parser.add_argument("--environments", type=int, default=8, help="in this process (%(default)s)")
+    parser.add_argument("name", help=f"{', '.join(ATARI)}, or a gymnasium id")
+    parser.add_argument("--environments", type=int, default=8, help="number of environments (%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="transitions of an update (%(default)s)")
-    parser.add_argument("--train-freq", type=int, default=4, help="steps of all environments, then (%(default)s)")
-    parser.add_argument("--gradient-steps", type=int, default=1, help="so many updates (%(default)s)")
-    parser.add_argument("--buffer", type=int, default=20_000, help="transitions of the memory (%(default)s)")
-    parser.add_argument("--learning-starts", type=int, default=1000, help="steps before the first (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, help="(%(default)s)")
-    parser.add_argument("--target-interval", type=int, default=10_000, help="steps (%(default)s)")
+    parser.add_argument(
+        "--train-freq", type=int, default=4, help="steps of all environments between updates (%(default)s)"
+    )
+    parser.add_argument("--gradient-steps", type=int, default=1, help="updates after those steps (%(default)s)")
+    parser.add_argument(
+        "--buffer", type=int, default=20_000, help="capacity of the memory in transitions (%(default)s)"
+    )
+    parser.add_argument("--learning-starts", type=int, default=1000, help="steps before the first update (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, help="learning rate (%(default)s)")
+    parser.add_argument(
+        "--target-interval", type=int, default=10_000, help="steps between target updates (%(default)s)"
+    )
     parser.add_argument("--exploration-steps", type=float, default=1000, help="(%(default)s)")
     parser.add_argument("--final-epsilon", type=float, default=0.05, help="(%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
-    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds of learning before (%(default)s)")
-    parser.add_argument("--target", type=float, help="measure how long it takes to a greedy evaluation of this")
-    parser.add_argument("--evaluate-every", type=int, default=5000, help="steps (%(default)s)")
-    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation (%(default)s)")
-    parser.add_argument("--max-steps", type=int, default=1_000_000, help="at which learning is given up (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of the measurement (%(default)s)")
+    parser.add_argument(
+        "--warm-up", type=float, default=2.0, help="seconds of learning before the measurement (%(default)s)"
+    )
+    parser.add_argument("--target", type=float, help="measure the time to a greedy evaluation of this score")
+    parser.add_argument("--evaluate-every", type=int, default=5000, help="steps between evaluations (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=10, help="episodes of an evaluation (%(default)s)")
+    parser.add_argument("--max-steps", type=int, default=1_000_000, help="maximum steps (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = speed(options) if options.target is None else learned(options)

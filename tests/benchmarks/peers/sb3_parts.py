@@ -1,4 +1,4 @@
-"""What the scripts of Stable-Baselines3 have in common: Atari's vector environment, and when training ends."""
+"""Shared parts of the Stable-Baselines3 scripts: the Atari vector environment, and the end of training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDLESS = 10**12
 
 
 class Games(VecEnv):
-    """ale-py's vector environment as Stable-Baselines3 wants to see one. It resets in the step that ends a game."""
+    """ale-py's vector environment as a VecEnv of Stable-Baselines3. It resets in the step that ends a game."""
 
     def __init__(self, rom: str, environments: int, seed: int) -> None:
         self._games = games(rom, environments, 0, AutoresetMode.SAME_STEP)
@@ -32,16 +32,16 @@ class Games(VecEnv):
     def step_wait(self) -> Any:
         observations, rewards, terminated, truncated, infos = self._games.recv()
         ended = terminated | truncated
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        infos_by_game: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(ended):
-            told[i] = {"terminal_observation": infos["final_obs"][i], "TimeLimit.truncated": not terminated[i]}
-        return observations, rewards, ended, told
+            infos_by_game[i] = {"terminal_observation": infos["final_obs"][i], "TimeLimit.truncated": not terminated[i]}
+        return observations, rewards, ended, infos_by_game
 
     def close(self) -> None:
         self._games.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * self.num_envs  # it is asked for the render mode
+        return [None] * self.num_envs  # for the query of the render mode
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class Games(VecEnv):
 
 
 class Watch(BaseCallback):
-    """Ends training when `done` says so, which is asked before each rollout."""
+    """A callback that ends training if `done` returns true. It calls `done` before each rollout."""
 
     def __init__(self, done: Callable[[BaseCallback], bool]) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Virtual environments of the peers that RELAAX is compared with, each with its own pinned packages.
 
-They are made where --venvs says, outside of the checkout, once; one whose pins changed is made anew. That needs pip and
-PyPI. PyPI's torch for Linux brings CUDA, some gigabytes; the one for processors is smaller and does the same here:
+They are created once, in the folder --venvs outside the checkout. An environment whose pins changed is created again.
+This needs pip and PyPI. PyPI's torch for Linux includes CUDA, which takes gigabytes. The CPU version is smaller and
+sufficient here:
 
     PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu python tests/benchmarks/peers/venvs.py
 """
@@ -21,33 +22,33 @@ STAMP = "relaax-peers.txt"
 COMMON = ("torch==2.13.0", "ale-py==0.12.1", "numpy==2.4.6", "opencv-python-headless==5.0.0.93")
 PEERS = {
     "sb3": ("stable-baselines3==2.9.2", "gymnasium==1.4.0", *COMMON),
-    "rllib": ("ray[rllib]==2.60.0", "gymnasium==1.2.2", *COMMON),  # the gymnasium that this ray asks for
+    "rllib": ("ray[rllib]==2.60.0", "gymnasium==1.2.2", *COMMON),  # required by this version of ray
     "cpprb": ("cpprb==11.0.0", "numpy==2.4.6"),
 }
 
 
 def python_of(peer: str, venvs: Path) -> Path:
-    """The interpreter of a peer's environment, which is made where it is not there yet.
+    """Return the interpreter of a peer's virtual environment. Create the environment if it does not exist.
 
-    Raises CalledProcessError where pip fails; it has said why.
+    Raises CalledProcessError if pip fails. The reason is in pip's output.
     """
     folder = venvs.resolve() / peer
     python = folder / "bin" / "python"
     pins = "\n".join(PEERS[peer]) + "\n"
     stamp = folder / STAMP
     if not stamp.is_file() or stamp.read_text("utf-8") != pins:
-        print(f"making {folder}", file=sys.stderr)
+        print(f"creating {folder}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
-        stamp.write_text(pins, encoding="utf-8")  # last: an installation that was interrupted is begun anew
+        stamp.write_text(pins, encoding="utf-8")  # last, so that an interrupted installation is repeated
     return python
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venvs", type=Path, default=DEFAULT, help="folder of the environments (%(default)s)")
-    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"which ({', '.join(PEERS)}; all)")
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"peers to install ({', '.join(PEERS)}; all)")
     options = parser.parse_args(arguments)
     unknown = [peer for peer in options.peers if peer not in PEERS]
     if unknown:
