@@ -17,7 +17,7 @@ from relaax.algorithm_base import Box, Discrete
 from support.pages import broken_links
 from support.policy_files import bundled, write
 from support.processes import Processes
-from support.wheel import LEFT, ROOT, borrow, copy_checkout, install, quick_wheel, run
+from support.wheel import LEFT, ROOT, copy_checkout, install, quick_wheel, run, share_test_libraries
 
 pytestmark = pytest.mark.slow
 of_the_wheel = pytest.mark.checks("setup.py", "pyproject.toml", "Makefile", ".ci", "tests/support/wheel.py")
@@ -85,7 +85,7 @@ def test_wheel_has_all_files_in_package_relaax(wheel: Path) -> None:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a virtual environment that has the wheel, and the libraries of the one that runs the tests."""
     folder = tmp_path_factory.mktemp("installed")
-    borrow(install(wheel, folder))
+    share_test_libraries(install(wheel, folder))
     return folder
 
 

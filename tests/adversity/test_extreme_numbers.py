@@ -125,7 +125,7 @@ def test_statistics_remain_mergeable_after_largest_rewards(tmp_path: Path) -> No
             rewards = np.random.default_rng(1).choice([-MAX_REWARD, MAX_REWARD], VALID_EPISODES * EPISODE).tolist()
             assert send_rewards(service.address, "protobuf", rewards) is None
             honest.expect_more_steps()
-        status = service.wait_for_nobody()
+        status = service.wait_for_no_workers()
         assert status.episodes >= VALID_EPISODES
         assert abs(status.mean_return_100) <= EPISODE * MAX_REWARD
         last_manifest(service)

@@ -106,7 +106,7 @@ def test_connection_faults_lose_and_duplicate_no_update(service: Service) -> Non
     """Cut connections between a worker and the parameter server: no update is lost or counted twice."""
     with Proxy(service.parameter_server_address) as wire:
         service.start_rlx_server("127.0.0.1:0", parameter_server=wire.address)
-        before = service.wait_for_nobody()
+        before = service.wait_for_no_workers()
         training = Training(service.address)
         try:
             training.expect_more()
@@ -122,7 +122,7 @@ def test_connection_faults_lose_and_duplicate_no_update(service: Service) -> Non
         finally:
             wire.heal()
             training.stop()
-        after = service.wait_for_nobody()
+        after = service.wait_for_no_workers()
         counted = after.global_step - before.global_step
         assert counted <= training.steps
         assert counted >= training.steps - 2 * 5, "only steps in flight at the end may be missing"

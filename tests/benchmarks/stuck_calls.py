@@ -26,7 +26,7 @@ from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
-from support.raw_grpc import CHECK, PUSH, Stuck
+from support.raw_grpc import CHECK, PUSH, StuckCalls
 
 BAR = 0.85
 CROWDS = (("Check", 8, 1), ("Check", 64, 1), ("Check", 1, 64), ("Push", 8, 1), ("Push", 1, 64))
@@ -91,7 +91,7 @@ def window(client: ParameterClient, gradient: np.ndarray, seconds: float) -> flo
 
 def crowd(address: str, method: str, calls: str, connections: str) -> int:
     """Keep calls without messages open until the process is stopped."""
-    with Stuck(address, method, int(calls), int(connections), again=0.1):
+    with StuckCalls(address, method, int(calls), int(connections), again=0.1):
         print("ready", flush=True)
         threading.Event().wait()
     return 0

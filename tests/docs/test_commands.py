@@ -24,7 +24,7 @@ from relaax.server.rlx_server import main as rlx_server
 from support.page_runner import PageRunner
 from support.pages import DOCS, ROOT, all_pages, blocks, files
 from support.processes import Processes
-from support.wheel import borrow, install, quick_wheel, run
+from support.wheel import install, quick_wheel, run, share_test_libraries
 
 # Reasons why no test runs a block: ```sh needs REASON.
 REASONS = {
@@ -255,7 +255,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("wheel")
     wheel = quick_wheel(folder)
     if request.param == sys.executable:
-        borrow(install(wheel, folder))
+        share_test_libraries(install(wheel, folder))
     else:
         run(request.param, "-m", "venv", "venv", cwd=folder)
         run("venv/bin/pip", "install", f"{wheel}[server,gym,plot,watch]", cwd=folder)

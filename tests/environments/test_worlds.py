@@ -25,7 +25,7 @@ pytestmark = pytest.mark.checks(
 LACK = missing_requirements("MiniWorld")
 with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 MAZE = "MiniWorld-MazeS3Fast-v0"
-checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_worlds.py")
+checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_miniworlds.py")
 
 
 def serve_randomly(talk: Conversation) -> None:
@@ -78,7 +78,7 @@ def test_timed_out_game_is_truncated_with_last_screen() -> None:
 @pytest.mark.slow
 @checks
 def test_worlds_in_one_process_equal_separate_worlds() -> None:
-    command = [sys.executable, "-m", "support.several_worlds"]
+    command = [sys.executable, "-m", "support.several_miniworlds"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False

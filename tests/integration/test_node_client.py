@@ -48,11 +48,11 @@ def result_of(client: Running) -> tuple[int, float]:
 
 def test_node_client_shares_a_model_with_a_gymnasium_client(service: Service, node: StartNode) -> None:
     relaax.client.run("CartPole-v1", service.address, steps=2, seed=1)  # creates the model for these spaces
-    before = service.wait_for_nobody()
+    before = service.wait_for_no_workers()
     client = node(service.address, "--mode", "train", "--episodes", "5", "--seed", "1")
     assert client.wait(PATIENCE) == 0, client.report()
     count, mean = result_of(client)
-    after = service.wait_for_nobody()
+    after = service.wait_for_no_workers()
     assert after.episodes - before.episodes == count == 5
     assert 0 < after.global_step - before.global_step <= round(5 * mean)
     assert after.updates > before.updates

@@ -60,7 +60,7 @@ def test_exported_policy_acts_as_the_service_did(
         with Client(service.address, **spaces) as client:
             for seed in range(3):
                 play(client, seed)
-        updates = service.wait_for_nobody().updates
+        updates = service.wait_for_no_workers().updates
         with Client(service.address, **spaces, mode="exploit") as client:
             expected = play(client, 99)
         assert service.parameter_server.stop(timeout=60) == 0, service.parameter_server.report()

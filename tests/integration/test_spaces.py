@@ -68,6 +68,6 @@ def test_dict_observations_and_two_choices_are_learned(tmp_path: Path) -> None:
     with started_service(tmp_path, **keys) as service:
         for part in range(15):
             run(Worlds(TwoSigns, 16, seed=100 * part), service.address, steps=8_000, seed=part)
-            if service.wait_for_nobody().mean_return_100 > 3.7:
+            if service.wait_for_no_workers().mean_return_100 > 3.7:
                 break
         assert service.status.mean_return_100 > 3.7

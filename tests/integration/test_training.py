@@ -21,13 +21,13 @@ def cartpoles(count: int, mode: AutoresetMode) -> gymnasium.vector.VectorEnv:
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP], ids=lambda mode: mode.name)
 def test_environments_stepped_together_train_the_model(service: Service, mode: AutoresetMode) -> None:
-    before = service.wait_for_nobody()
+    before = service.wait_for_no_workers()
     env = cartpoles(4, mode)
     try:
         summary = run(env, service.address, steps=400, seed=1)
     finally:
         env.close()
-    after = service.wait_for_nobody()
+    after = service.wait_for_no_workers()
     counted = after.global_step - before.global_step
     unfinished = 4 * (ROLLOUT + 1)  # a disconnecting client loses its unfinished rollout and its last action
     assert summary.steps - unfinished <= counted <= summary.steps
@@ -39,7 +39,7 @@ def test_environments_stepped_together_train_the_model(service: Service, mode: A
 
 
 def test_several_clients_train_one_model(service: Service) -> None:
-    before = service.wait_for_nobody()
+    before = service.wait_for_no_workers()
     with (
         Client(
             service.address, observation_space=CARTPOLE.observation_space, action_space=CARTPOLE.action_space
@@ -60,7 +60,7 @@ def test_several_clients_train_one_model(service: Service) -> None:
 
 
 def test_reset_returns_the_return_of_the_episode(service: Service) -> None:
-    before = service.wait_for_nobody()
+    before = service.wait_for_no_workers()
     env = gymnasium.make("CartPole-v1")
     lengths = []
     with Client(service.address, observation_space=env.observation_space, action_space=env.action_space) as client:
@@ -76,16 +76,16 @@ def test_reset_returns_the_return_of_the_episode(service: Service) -> None:
                 client.metrics().scalar("angle", float(state[2]))
                 action = client.send(float(reward), state)
     env.close()
-    after = service.wait_for_nobody()
+    after = service.wait_for_no_workers()
     assert after.episodes - before.episodes == len(lengths) == 3
 
 
 def test_client_in_exploit_mode_changes_nothing(service: Service) -> None:
     run("CartPole-v1", service.address, steps=20, seed=1)  # creates the model
-    before = service.wait_for_nobody()
+    before = service.wait_for_no_workers()
     summary = run("CartPole-v1", service.address, steps=300, seed=2, mode="exploit")
     assert summary.steps == 300
-    after = service.wait_for_nobody()
+    after = service.wait_for_no_workers()
     assert (after.global_step, after.updates, after.frames) == (before.global_step, before.updates, before.frames)
     assert after.episodes == before.episodes, "exploit episodes are not counted"
     assert after.mean_return_100 == before.mean_return_100

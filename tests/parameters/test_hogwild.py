@@ -289,7 +289,7 @@ def test_restored_shards_are_updated_in_new_memory(tmp_path: Path) -> None:
         saved = shards.parameters
         bridge.push(gradient(1), 10)
         shards.all[1].vanish()
-        shards.again(1)
+        shards.restart(1)
         shards.wait_serving()
         pushed = bridge.push(gradient(1), 10)
         assert (pushed.discarded, pushed.version) == ("incarnation", 3)

@@ -189,5 +189,5 @@ def _one_part_only(bridge: ParameterClient, shard: int) -> None:
 
 def _lose(shards: Shards) -> None:
     shards.all[1].vanish()
-    shards.again(1)
+    shards.restart(1)
     shards.wait_serving()

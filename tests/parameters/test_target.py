@@ -267,7 +267,7 @@ def test_a_lost_shard_restores_the_target_of_the_checkpoint(
         for _ in range(3):
             bridge.push(ONES, env_steps=10)
         shards.all[1].vanish()
-        shards.again(1)
+        shards.restart(1)
         shards.wait_serving()
         fetched.clear()
         pushed = bridge.push(ONES, env_steps=1)
@@ -293,7 +293,7 @@ def test_a_roll_back_before_the_fetch_counts_for_the_push(
             if once:
                 once.clear()
                 shards.all[1].vanish()
-                shards.again(1)
+                shards.restart(1)
                 shards.wait_serving()
             return refreshed(*arguments)
 

@@ -25,7 +25,7 @@ from relaax.rlx.wire.codecs import Codec, codec_named, codec_of
 from support.rlx_messages import assert_same
 from support.rlx_pair import batch, make_hello, make_step
 from support.rlx_strategies import client_messages, hellos, server_messages
-from support.rlx_vector_talk import varint
+from support.rlx_vector_recorder import varint
 
 CODECS = ("protobuf", "json")
 

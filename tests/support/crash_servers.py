@@ -90,7 +90,7 @@ class CrashedServers:
             allowed = {client.global_step, since, _newest(published)}
             time.sleep(self._random.choice((0.0, self._random.random() * 0.01)))
             self._shards.running[victim].kill()
-        self._shards.again(victim)
+        self._shards.restart(victim)
         self._expect_one_of(allowed)
         if victim == 0:
             self._expect_no_leftovers()

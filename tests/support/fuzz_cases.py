@@ -16,7 +16,7 @@ from relaax.rlx import HANDSHAKE_FRAME_BYTES, Sender
 from relaax.rlx.wire.encoding import Wire
 from support.fuzz_fields import JSON_VALUES, mutate_fields, mutate_json
 from support.fuzz_messages import MessageSequence, golden_sequences, random_sequence
-from support.rlx_vector_talk import framed, varint
+from support.rlx_vector_recorder import framed, varint
 
 LENGTHS = (0, 1, 4, 255, HANDSHAKE_FRAME_BYTES, HANDSHAKE_FRAME_BYTES + 1, 2**20, 2**20 + 1, 2**24, 2**31, 2**32 - 1)
 

@@ -18,7 +18,7 @@ from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_NUMBER, MAX_REWARD
 from relaax.rlx.wire.codecs import codec_named
 from support.connection_floods import connect_to
 from support.fuzz_cases import case
-from support.rlx_vector_talk import framed
+from support.rlx_vector_recorder import framed
 
 NUMBERS = (
     *(0.0, -0.0, 1.0, -1.0, 0.1, MAX_REWARD, -MAX_REWARD, 1e12, -3e14, 5e-324, -1e-310),

@@ -83,7 +83,7 @@ class RawCaller:
         self.socket.close()
 
 
-class Stuck:
+class StuckCalls:
     """Calls of one method without messages: `calls` on each of `connections` connections that are kept alive.
 
     `again`: seconds after which a call that the server has ended is repeated.
@@ -106,7 +106,7 @@ class Stuck:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._answer)
 
-    def __enter__(self) -> Stuck:
+    def __enter__(self) -> StuckCalls:
         for _ in range(self._connections):
             caller = RawCaller(self._address)
             self._callers.append(caller)

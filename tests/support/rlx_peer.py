@@ -31,7 +31,7 @@ Script = Callable[["Conversation"], None]
 Policy = Callable[[rlx.Message, "Conversation"], rlx.Leaves]
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client has disconnected."""
 
 
@@ -56,18 +56,18 @@ class Conversation:
         return [message for message in self.heard if isinstance(message, kinds)]
 
     def hear(self) -> rlx.Message:
-        """Return the client's next message of any kind. Raises Gone if it disconnected."""
+        """Return the client's next message of any kind. Raises ClientDisconnected if it disconnected."""
         while (event := self.connection.next_event()) is rlx.NEED_DATA:
             try:
                 data = self.socket.recv(1 << 16)
             except ConnectionError as error:
-                raise Gone from error
+                raise ClientDisconnected from error
             self.connection.receive_data(data)
         if isinstance(event, rlx.ConnectionClosed):
-            raise Gone
+            raise ClientDisconnected
         self.heard.append(event)
         if isinstance(event, rlx.Bye):
-            raise Gone
+            raise ClientDisconnected
         return event
 
     def expect(self, kind: type[Any]) -> Any:
@@ -196,7 +196,7 @@ class RlxPeer(Acceptor):
     def _run(self, script: Script, talk: Conversation) -> None:
         try:
             script(talk)
-        except Gone:
+        except ClientDisconnected:
             talk.close()
         except BaseException as error:
             if not self._closing or isinstance(error, rlx.ProtocolError | AssertionError):

@@ -32,11 +32,11 @@ from relaax.rlx import (
 )
 from relaax.rlx.wire.encoding import to_wire
 
-from .rlx_vector_talk import (
+from .rlx_vector_recorder import (
     HELLO,
     LIMITS,
     WELCOME,
-    Talk,
+    Recording,
     c,
     choices,
     framed,
@@ -49,26 +49,26 @@ from .rlx_vector_talk import (
 from .rlx_vectors import message_to_json
 
 
-def client_mistakes() -> Iterator[Talk]:
+def client_mistakes() -> Iterator[Recording]:
     yield from _bad_frames()
     yield from _bad_hellos()
     yield from _bad_steps()
     yield from _bad_moments()
 
 
-def _bad_frames() -> Iterator[Talk]:
+def _bad_frames() -> Iterator[Recording]:
     malformed, large = ErrorCode.MALFORMED, ErrorCode.FRAME_TOO_LARGE
-    yield Talk("malformed_protobuf", "No Protobuf.").errs("client", framed(b"\xff\xff\xff"), malformed)
-    yield Talk("malformed_utf8", "A string that is no UTF-8.").errs(
+    yield Recording("malformed_protobuf", "No Protobuf.").errs("client", framed(b"\xff\xff\xff"), malformed)
+    yield Recording("malformed_utf8", "A string that is no UTF-8.").errs(
         "client", framed(bytes.fromhex("0a05080112" + "01ff")), malformed
     )
-    yield Talk("malformed_empty", "A frame of length 0.").errs("client", bytes(4), malformed)
+    yield Recording("malformed_empty", "A frame of length 0.").errs("client", bytes(4), malformed)
     hello = message_bytes(HELLO)
     for name, description, payload in (
         ("malformed_two_messages", "A hello and a bye in one frame.", hello + message_bytes(Bye())),
         ("malformed_message_twice", "One hello twice in one frame, which Protobuf would merge.", hello * 2),
     ):
-        yield Talk(name, description).errs("client", framed(payload), malformed)
+        yield Recording(name, description).errs("client", framed(payload), malformed)
     for name, payload in {
         "malformed_json": b'{"hello"',
         "malformed_json_twice": b'{"hello": {"mode": 1, "mode": 2}}',
@@ -85,7 +85,7 @@ def _bad_frames() -> Iterator[Talk]:
         "malformed_json_space": b'{"hello": {"protocolVersion": 1, "environments": " 1"}}',
         "malformed_json_nan": b'{"bye": {"colour": NaN}}',
     }.items():
-        yield Talk(name, "No JSON of a message.", "json").errs("client", framed(payload), malformed)
+        yield Recording(name, "No JSON of a message.", "json").errs("client", framed(payload), malformed)
     step = {"reward": [1], "observation": [{"dtype": "DTYPE_FLOAT32", "shape": [1, 2], "data": "AAAAAAAAAAA="}]}
     for name, field in (
         *(
@@ -105,29 +105,29 @@ def _bad_frames() -> Iterator[Talk]:
         yield _opened(name, "No JSON of a message.", codec="json").errs(
             "client", framed(json.dumps({"step": {**step, **field}}).encode()), malformed
         )
-    yield Talk("frame_too_large_hello", "Over 64 KiB before the welcome: refused by its length alone.").errs(
+    yield Recording("frame_too_large_hello", "Over 64 KiB before the welcome: refused by its length alone.").errs(
         "client", struct.pack(">I", 65537), large
     )
-    yield Talk("frame_too_large_text", "What somebody might type: a length of over 1 GB.").errs(
+    yield Recording("frame_too_large_text", "What somebody might type: a length of over 1 GB.").errs(
         "client", b"hello, is anybody there?\r\n", large
     )
     yield (
-        Talk("frame_too_large_later", "Over the welcome's limit.")
+        Recording("frame_too_large_later", "Over the welcome's limit.")
         .says(c(HELLO), s(WELCOME))
         .errs("client", struct.pack(">I", LIMITS.max_frame_bytes + 1), large)
     )
-    yield Talk("frame_too_large_json", "The fifth byte says that the answer is to be JSON.", "json").errs(
+    yield Recording("frame_too_large_json", "The fifth byte says that the answer is to be JSON.", "json").errs(
         "client", struct.pack(">I", 65537) + b"{", large
     )
 
 
-def _bad_hellos() -> Iterator[Talk]:
+def _bad_hellos() -> Iterator[Recording]:
     invalid, exceeded = ErrorCode.INVALID_VALUE, ErrorCode.LIMIT_EXCEEDED
     for codec in ("protobuf", "json"):
-        yield Talk(f"unsupported_version_{codec}", "A version that is not spoken.", codec).errs(
+        yield Recording(f"unsupported_version_{codec}", "A version that is not spoken.", codec).errs(
             "client", replace(HELLO, protocol_version=2), ErrorCode.UNSUPPORTED_VERSION
         )
-    yield Talk("unsupported_version_first", "The version is looked at before all else.").errs(
+    yield Recording("unsupported_version_first", "The version is looked at before all else.").errs(
         "client", framed(bytes.fromhex("0a021007".replace("10", "08"))), ErrorCode.UNSUPPORTED_VERSION
     )
     for name, payload in (  # possible contents of a hello of version 2
@@ -135,21 +135,25 @@ def _bad_hellos() -> Iterator[Talk]:
         ("spaces", b'"observationSpace":{"graph":{}},"actionSpace":[]'),
         ("forms", b'"environments":{"count":3},"token":7'),
     ):
-        yield Talk(f"unsupported_version_{name}_json", "The version is looked at before all else.", "json").errs(
+        yield Recording(f"unsupported_version_{name}_json", "The version is looked at before all else.", "json").errs(
             "client", framed(b'{"hello":{%s,"protocolVersion":2}}' % payload), ErrorCode.UNSUPPORTED_VERSION
         )
     for name, inner in (("text", "12 01 ff 08 02"), ("space", "08 02 42 03 0a 09 01")):
         part = bytes.fromhex(inner)
-        yield Talk(f"unsupported_version_{name}_protobuf", "The version is looked at before all else.").errs(
+        yield Recording(f"unsupported_version_{name}_protobuf", "The version is looked at before all else.").errs(
             "client", framed(bytes([0x0A, len(part)]) + part), ErrorCode.UNSUPPORTED_VERSION
         )
     deep: Space = Discrete(2)
     for _ in range(16):
         deep = Tuple([deep])
     with_mode_9 = json.dumps({"hello": {**message_to_json(HELLO, Sender.CLIENT)["hello"], "mode": 9}}).encode()
-    yield Talk("hello_unknown_mode", "An enumerator that is none.", "json").errs("client", framed(with_mode_9), invalid)
+    yield Recording("hello_unknown_mode", "An enumerator that is none.", "json").errs(
+        "client", framed(with_mode_9), invalid
+    )
     named = json.dumps({"hello": {**message_to_json(HELLO, Sender.CLIENT)["hello"], "autoreset": ["X"]}}).encode()
-    yield Talk("hello_unknown_autoreset", "An enumerator that is none.", "json").errs("client", framed(named), invalid)
+    yield Recording("hello_unknown_autoreset", "An enumerator that is none.", "json").errs(
+        "client", framed(named), invalid
+    )
     for name, description, hello, code in (
         ("hello_no_environments", "N = 0.", replace(HELLO, environments=0), invalid),
         ("hello_many_environments", "65,537 environments.", replace(HELLO, environments=65_537), exceeded),
@@ -171,9 +175,9 @@ def _bad_hellos() -> Iterator[Talk]:
         ("hello_session_id", "A session id with a slash.", replace(HELLO, session_id="../x"), invalid),
     ):
         payload = framed(message_bytes(hello)) if hello else framed(_hello_with_observation(deep))
-        yield Talk(name, description).errs("client", payload, code)
+        yield Recording(name, description).errs("client", payload, code)
     huge = rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_FLOAT32, "shape": [2**32 - 1] * 8})
-    yield Talk("hello_huge_leaf", "A shape whose product overflows 64 bits.").errs(
+    yield Recording("hello_huge_leaf", "A shape whose product overflows 64 bits.").errs(
         "client", framed(_hello_with_observation(huge)), exceeded
     )
     for name, description, space in (
@@ -209,7 +213,7 @@ def _bad_hellos() -> Iterator[Talk]:
             rlx_pb2.Space(dict={"entries": [{"key": "a", "space": {"discrete": {"n": 2}}}] * 2}),  # type: ignore[dict-item]
         ),
     ):
-        yield Talk(name, description).errs("client", framed(_hello_with_observation(space)), invalid)
+        yield Recording(name, description).errs("client", framed(_hello_with_observation(space)), invalid)
 
 
 def _hello_with_observation(space: Space | rlx_pb2.Space) -> bytes:
@@ -223,15 +227,17 @@ def _hello_with_observation(space: Space | rlx_pb2.Space) -> bytes:
     return envelope.SerializeToString()
 
 
-def _opened(name: str, description: str, *more: tuple[str, Message], codec: str = "protobuf", **hello: Any) -> Talk:
+def _opened(
+    name: str, description: str, *more: tuple[str, Message], codec: str = "protobuf", **hello: Any
+) -> Recording:
     """Return a recording in which the client may step."""
     greeting = replace(HELLO, **hello)
     n = greeting.environments
-    talk = Talk(name, description, codec).says(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
-    return talk.says(s(Actions(choices(*[0] * n))), *more)
+    recording = Recording(name, description, codec).says(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
+    return recording.says(s(Actions(choices(*[0] * n))), *more)
 
 
-def _bad_steps() -> Iterator[Talk]:
+def _bad_steps() -> Iterator[Recording]:
     invalid, exceeded = ErrorCode.INVALID_VALUE, ErrorCode.LIMIT_EXCEEDED
     same, next_step = (Autoreset.SAME_STEP,), (Autoreset.NEXT_STEP,)
     at, one = points((0, 0)), rewards(1)
@@ -323,17 +329,17 @@ def _bad_steps() -> Iterator[Talk]:
         yield _opened(name, description).errs("client", framed(envelope.SerializeToString()), invalid)
 
 
-def _bad_moments() -> Iterator[Talk]:
+def _bad_moments() -> Iterator[Recording]:
     unexpected = ErrorCode.UNEXPECTED_MESSAGE
     at = points((0, 0))
-    yield Talk("unexpected_init", "Init before hello.").errs("client", Init(at), unexpected)
+    yield Recording("unexpected_init", "Init before hello.").errs("client", Init(at), unexpected)
     yield (
-        Talk("unexpected_metrics", "Metrics before welcome.")
+        Recording("unexpected_metrics", "Metrics before welcome.")
         .says(c(HELLO))
         .errs("client", Metrics((("a", 1.0),)), unexpected)
     )
     yield (
-        Talk("unexpected_step", "Step before init.")
+        Recording("unexpected_step", "Step before init.")
         .says(c(HELLO), s(WELCOME))
         .errs("client", Step(rewards(1), at), unexpected)
     )
@@ -341,44 +347,44 @@ def _bad_moments() -> Iterator[Talk]:
     yield _opened("unexpected_second_step", "A step before the last one's answer.", c(Step(rewards(1), at))).errs(
         "client", Step(rewards(1), at), unexpected
     )
-    yield Talk("unknown_message_protobuf", "A message of a newer client.").errs(
+    yield Recording("unknown_message_protobuf", "A message of a newer client.").errs(
         "client", framed(bytes.fromhex("a23f00")), unexpected
     )
-    yield Talk("unknown_message_json", "A message of a newer client.", "json").errs(
+    yield Recording("unknown_message_json", "A message of a newer client.", "json").errs(
         "client", framed(b'{"fly": {"high": true}}'), unexpected
     )
 
 
-def server_mistakes() -> Iterator[Talk]:
+def server_mistakes() -> Iterator[Recording]:
     """Yield mistakes that a client must detect. It then closes the connection, after an optional bye."""
     invalid, unexpected = ErrorCode.INVALID_VALUE, ErrorCode.UNEXPECTED_MESSAGE
     yield (
-        Talk("server_welcome_version", "Another version than asked for.")
+        Recording("server_welcome_version", "Another version than asked for.")
         .says(c(HELLO))
         .errs("server", replace(WELCOME, protocol_version=2), ErrorCode.UNSUPPORTED_VERSION)
     )
     yield (
-        Talk("server_welcome_limits", "A limit that no frame of this client fits.")
+        Recording("server_welcome_limits", "A limit that no frame of this client fits.")
         .says(c(HELLO))
         .errs("server", replace(WELCOME, limits=replace(LIMITS, max_frame_bytes=1)), ErrorCode.LIMIT_EXCEEDED)
     )
     yield (
-        Talk("server_welcome_heartbeat", "A heartbeat that is no time.")
+        Recording("server_welcome_heartbeat", "A heartbeat that is no time.")
         .says(c(HELLO))
         .errs("server", replace(WELCOME, limits=replace(LIMITS, heartbeat_seconds=0.0)), invalid)
     )
     yield (
-        Talk("server_welcome_session_id", "A session id with a space in it.")
+        Recording("server_welcome_session_id", "A session id with a space in it.")
         .says(c(HELLO))
         .errs("server", replace(WELCOME, session_id="session 1"), invalid)
     )
     yield (
-        Talk("server_error_wait", "An error with a negative wait.")
+        Recording("server_error_wait", "An error with a negative wait.")
         .says(c(HELLO))
         .errs("server", Error(ErrorCode.UNAVAILABLE, "wait", True, -1.0), invalid)
     )
     yield (
-        Talk("server_actions_early", "Actions that nobody asked for.")
+        Recording("server_actions_early", "Actions that nobody asked for.")
         .says(c(HELLO), s(WELCOME))
         .errs("server", Actions(choices(0)), unexpected)
     )
@@ -390,18 +396,18 @@ def server_mistakes() -> Iterator[Talk]:
         ("server_action_leaves", "Two leaves where the space has one.", [*choices(0), *choices(0)]),
     ):
         yield (
-            Talk(name, description)
+            Recording(name, description)
             .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
             .errs("server", Actions(actions), invalid)
         )
     short = {"action": [{"dtype": 9, "shape": [1], "data": bytes(7)}]}
     yield (
-        Talk("server_action_data", "An action of 7 bytes; 8 are due.")
+        Recording("server_action_data", "An action of 7 bytes; 8 are due.")
         .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .errs("server", framed(rlx_pb2.ServerMessage(actions=short).SerializeToString()), invalid)  # type: ignore[arg-type]
     )
     yield (
-        Talk("server_actions_twice", "More actions behind the ones that were due.")
+        Recording("server_actions_twice", "More actions behind the ones that were due.")
         .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))))
         .errs("server", Actions(choices(0)), unexpected)
     )
@@ -410,22 +416,22 @@ def server_mistakes() -> Iterator[Talk]:
         ("server_returns_range", "A return of 2e30.", rewards(2e30)),
     ):
         yield (
-            Talk(name, description)
+            Recording(name, description)
             .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))), c(Reset(rewards(1))))
             .errs("server", EpisodeReturns(returns), invalid)
         )
     yield (
-        Talk("server_unknown_message", "A message of a newer server.")
+        Recording("server_unknown_message", "A message of a newer server.")
         .says(c(HELLO))
         .errs("server", framed(bytes.fromhex("a23f00")), unexpected)
     )
     yield (
-        Talk("server_frame_too_large", "Over 64 KiB before the welcome.")
+        Recording("server_frame_too_large", "Over 64 KiB before the welcome.")
         .says(c(HELLO))
         .errs("server", struct.pack(">I", 65537), ErrorCode.FRAME_TOO_LARGE)
     )
     yield (
-        Talk("server_malformed_empty", "A frame of length 0.")
+        Recording("server_malformed_empty", "A frame of length 0.")
         .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .errs("server", bytes(4), ErrorCode.MALFORMED)
     )
@@ -437,12 +443,12 @@ def server_mistakes() -> Iterator[Talk]:
         else:
             payload = json.dumps({k: v for message in two for k, v in MessageToDict(message).items()}).encode()
         yield (
-            Talk(f"server_malformed_two_{codec}", "A ping and actions in one frame.", codec)
+            Recording(f"server_malformed_two_{codec}", "A ping and actions in one frame.", codec)
             .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
             .errs("server", framed(payload), ErrorCode.MALFORMED)
         )
     yield (
-        Talk("server_malformed", "JSON where Protobuf was agreed on.")
+        Recording("server_malformed", "JSON where Protobuf was agreed on.")
         .says(c(HELLO))
         .errs("server", framed(b'{"ping":{}}'), ErrorCode.MALFORMED)
     )
@@ -450,7 +456,7 @@ def server_mistakes() -> Iterator[Talk]:
     named = {"protobuf": welcome.SerializeToString(), "json": json.dumps(MessageToDict(welcome)).encode()}
     for codec, payload in named.items():
         yield (
-            Talk(f"server_malformed_text_{codec}", "A name that is no UTF-8.", codec)
+            Recording(f"server_malformed_text_{codec}", "A name that is no UTF-8.", codec)
             .says(c(HELLO))
             .errs("server", framed(payload.replace(b"da3c", b"da\xff\xfe")), ErrorCode.MALFORMED)
         )
@@ -459,13 +465,13 @@ def server_mistakes() -> Iterator[Talk]:
     )
 
 
-def _wrong_json(welcome: str, answer: str) -> Iterator[Talk]:
+def _wrong_json(welcome: str, answer: str) -> Iterator[Recording]:
     for name, description, right, wrong in JSON_KINDS:
-        talk = Talk(f"server_malformed_json_{name}", description, "json").says(c(HELLO))
+        recording = Recording(f"server_malformed_json_{name}", description, "json").says(c(HELLO))
         if right in answer:
-            talk.says(s(WELCOME), c(Init(points((0, 0)))))
+            recording.says(s(WELCOME), c(Init(points((0, 0)))))
         said = next(text for text in (welcome, answer, '{"ping": {"nonce": 1}}') if right in text)
-        yield talk.errs("server", framed(said.replace(right, wrong).encode()), ErrorCode.MALFORMED)
+        yield recording.errs("server", framed(said.replace(right, wrong).encode()), ErrorCode.MALFORMED)
 
 
 JSON_KINDS = (

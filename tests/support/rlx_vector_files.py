@@ -15,12 +15,12 @@ from relaax.rlx.transitions import _OPEN, TRANSITIONS, Sender, State, allowed
 
 from .rlx_vector_bad import client_mistakes, server_mistakes
 from .rlx_vector_good import control, episodes, plain, spaces
-from .rlx_vector_talk import Talk
+from .rlx_vector_recorder import Recording
 from .rlx_vectors import FOLDER
 
 SPECIFICATION = FOLDER.parent / "RLX.md"
 
-FILES: dict[str, tuple[str, Callable[[], Iterator[Talk]]]] = {
+FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
     "plain": ("One environment, plain episodes.", plain),
     "episodes": ("Several environments, and both habits of ending episodes.", episodes),
     "spaces": ("Spaces, leaf order and element types.", spaces),
@@ -33,8 +33,8 @@ FILES: dict[str, tuple[str, Callable[[], Iterator[Talk]]]] = {
 def vector_files() -> dict[str, str]:
     """Return the content of each file by its name."""
     files = {}
-    for name, (title, talks) in FILES.items():
-        tree = {"title": title, "conversations": [talk.as_json() for talk in talks()]}
+    for name, (title, recordings) in FILES.items():
+        tree = {"title": title, "conversations": [recording.as_json() for recording in recordings()]}
         files[f"{name}.json"] = json.dumps(tree, indent=1, ensure_ascii=True) + "\n"
     return files
 

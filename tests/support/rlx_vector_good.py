@@ -34,10 +34,10 @@ from relaax.rlx import (
     Tuple,
 )
 
-from .rlx_vector_talk import (
+from .rlx_vector_recorder import (
     HELLO,
     WELCOME,
-    Talk,
+    Recording,
     c,
     choices,
     mask,
@@ -50,9 +50,11 @@ from .rlx_vector_talk import (
 from .rlx_vectors import message_to_json
 
 
-def plain() -> Iterator[Talk]:
+def plain() -> Iterator[Recording]:
     for codec in ("protobuf", "json"):
-        yield Talk(f"plain_{codec}", "One environment, two steps, a reset, a second episode begun, bye.", codec).says(
+        yield Recording(
+            f"plain_{codec}", "One environment, two steps, a reset, a second episode begun, bye.", codec
+        ).says(
             c(HELLO),
             s(WELCOME),
             c(Init(points((0.5, -0.25)))),
@@ -67,7 +69,9 @@ def plain() -> Iterator[Talk]:
             s(Actions(choices(1))),
             c(Bye("done")),
         )
-    yield Talk("reset_truncated", "A reset that says that the episode was cut off, with the final observation.").says(
+    yield Recording(
+        "reset_truncated", "A reset that says that the episode was cut off, with the final observation."
+    ).says(
         c(HELLO),
         s(WELCOME),
         c(Init(points((0, 0)))),
@@ -75,7 +79,7 @@ def plain() -> Iterator[Talk]:
         c(Reset(rewards(1), mask(1), points((0.5, 0.5)))),
         s(EpisodeReturns(rewards(1))),
     )
-    yield Talk("largest_rewards", "The largest rewards that there are, and their sum.").says(
+    yield Recording("largest_rewards", "The largest rewards that there are, and their sum.").says(
         c(HELLO),
         s(WELCOME),
         c(Init(points((0, 0)))),
@@ -85,7 +89,9 @@ def plain() -> Iterator[Talk]:
         c(Reset(rewards(1e15))),
         s(EpisodeReturns(rewards(2e15))),
     )
-    yield Talk("reconnect", "A session id is restored; the episode was already under way (partial); exploit.").says(
+    yield Recording(
+        "reconnect", "A session id is restored; the episode was already under way (partial); exploit."
+    ).says(
         c(replace(HELLO, session_id="session-1", mode=Mode.EXPLOIT, token="secret", frame_skip=4)),
         s(WELCOME),
         c(Init(points((0, 0)), partial=mask(1))),
@@ -94,10 +100,10 @@ def plain() -> Iterator[Talk]:
     )
 
 
-def episodes() -> Iterator[Talk]:
+def episodes() -> Iterator[Recording]:
     same = replace(HELLO, environments=3, autoreset=(Autoreset.SAME_STEP,), reports_episodes=True)
     for codec in ("protobuf", "json"):
-        yield Talk(
+        yield Recording(
             f"same_step_{codec}",
             "Three environments, SAME_STEP: 0 ends by the task's rule and 2 is cut off in one step; their final"
             " observations come beside the new episodes' first ones.",
@@ -126,7 +132,7 @@ def episodes() -> Iterator[Talk]:
         )
     next_step = replace(HELLO, environments=2, autoreset=(Autoreset.NEXT_STEP,))
     for codec in ("protobuf", "json"):
-        yield Talk(
+        yield Recording(
             f"next_step_{codec}",
             "Two environments, NEXT_STEP: 1 ends with its final observation; the next step marks the new episode's"
             " first observation, whose reward is void; then 0 is cut off, and a reset comes in between.",
@@ -148,7 +154,7 @@ def episodes() -> Iterator[Talk]:
             s(Actions(choices(0, 0))),
             c(Step(rewards(1, 2), points((0, 0.5), (0.25, 0.5)))),
         )
-    yield Talk(
+    yield Recording(
         "next_step_reconnect",
         "A reconnect between two episodes of 1: init shows its final observation, and both are partial. After the step"
         " in which 1 resets itself, a reset ends both episodes; in the next init 0 is partial.",
@@ -163,7 +169,7 @@ def episodes() -> Iterator[Talk]:
         s(Actions(choices(2, 1))),
         c(Step(rewards(1, 2), points((0, 1), (0.125, 0.5)))),
     )
-    yield Talk(
+    yield Recording(
         "mixed_habits", "Environment 0 says SAME_STEP, 1 NEXT_STEP, 2 DISABLED; the first two end together."
     ).says(
         c(replace(HELLO, environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.DISABLED))),
@@ -184,7 +190,7 @@ def episodes() -> Iterator[Talk]:
     )
 
 
-def spaces() -> Iterator[Talk]:
+def spaces() -> Iterator[Recording]:
     observation = Dict(
         {
             "z": Discrete(4, start=-1),
@@ -194,7 +200,7 @@ def spaces() -> Iterator[Talk]:
     )
     action = Tuple([Discrete(2), Box([-1, 0], [1, 2], dtype=np.float64)])
     for codec in ("protobuf", "json"):
-        yield Talk(
+        yield Recording(
             f"nested_spaces_{codec}",
             'Leaves of nested spaces: the observation\'s are those of "Z", "a"[0], "a"[1], "z", in this order.',
             codec,
@@ -217,7 +223,7 @@ def spaces() -> Iterator[Talk]:
         keys = Dict(
             {"\U0001f600": Discrete(2), "\uffff": Discrete(3), "\U00010000": Discrete(4), "\ue000": Discrete(5)}
         )
-        yield Talk(
+        yield Recording(
             f"key_order_{codec}",
             "Keys sorted by code point, not by UTF-16: U+E000, U+FFFF, U+10000, U+1F600.",
             codec,
@@ -227,7 +233,9 @@ def spaces() -> Iterator[Talk]:
             c(Init([np.array([n]) for n in (4, 2, 3, 1)])),
             s(Actions(choices(0))),
         )
-    yield Talk("every_dtype", "One Box of every element type, bounds given one by one, for all, and not at all.").says(
+    yield Recording(
+        "every_dtype", "One Box of every element type, bounds given one by one, for all, and not at all."
+    ).says(
         c(
             Hello(
                 Tuple(
@@ -252,9 +260,9 @@ def spaces() -> Iterator[Talk]:
     )
 
 
-def control() -> Iterator[Talk]:
+def control() -> Iterator[Recording]:
     for codec in ("protobuf", "json"):
-        yield Talk(
+        yield Recording(
             f"metrics_ping_bye_{codec}",
             "Metrics; pings of both sides, also while an answer is awaited; the server's bye.",
             codec,
@@ -273,7 +281,7 @@ def control() -> Iterator[Talk]:
             s(Actions(choices(1))),
             s(Bye("the server is stopping")),
         )
-        yield Talk(
+        yield Recording(
             f"metrics_names_{codec}", "Names of metrics as people write them; two come to be one (section 7).", codec
         ).says(
             c(HELLO),
@@ -284,39 +292,43 @@ def control() -> Iterator[Talk]:
             s(Actions(choices(1))),
             c(Bye("done")),
         )
-        yield Talk(f"training_finished_{codec}", "Training ends while the client awaits actions.", codec).says(
+        yield Recording(f"training_finished_{codec}", "Training ends while the client awaits actions.", codec).says(
             c(HELLO),
             s(WELCOME),
             c(Init(points((0, 0)))),
             s(TrainingFinished("Training has reached its last step.", 20_000_000_000)),
         )
-    yield Talk("refused_token", "The server does not let the client in.").says(
+    yield Recording("refused_token", "The server does not let the client in.").says(
         c(replace(HELLO, token="wrong")), s(Error(ErrorCode.UNAUTHENTICATED, "The token is not the right one."))
     )
-    yield Talk("overloaded", "The server has no room now: retryable, after a wait.").says(
+    yield Recording("overloaded", "The server has no room now: retryable, after a wait.").says(
         c(HELLO), s(Error(ErrorCode.OVERLOADED, "No memory for another worker.", True, 2.5))
     )
     yield (
-        Talk("end_of_stream", "The client's stream ends without a bye.")
+        Recording("end_of_stream", "The client's stream ends without a bye.")
         .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .ends("client")
     )
-    talk = Talk("unknown_fields_protobuf", "Fields of a newer peer are skipped, wherever they are.")
+    recording = Recording("unknown_fields_protobuf", "Fields of a newer peer are skipped, wherever they are.")
     wire = message_bytes(HELLO)
     inner = wire[2:] + bytes([0x92, 0x3F, 2]) + b"hi"  # field 1010, length-delimited
-    talk.as_other_bytes("client", b"\x0a" + varint(len(inner)) + inner + b"\xa0\x3f\x07", HELLO)  # field 1012, varint
-    yield talk.says(s(WELCOME))
-    talk = Talk("unknown_fields_json", "The same in JSON; names of fields may also be those of the .proto.", "json")
+    recording.as_other_bytes(
+        "client", b"\x0a" + varint(len(inner)) + inner + b"\xa0\x3f\x07", HELLO
+    )  # field 1012, varint
+    yield recording.says(s(WELCOME))
+    recording = Recording(
+        "unknown_fields_json", "The same in JSON; names of fields may also be those of the .proto.", "json"
+    )
     tree = message_to_json(HELLO, Sender.CLIENT)
     tree["hello"]["colour"] = {"red": [1, None]}
     tree["hello"]["client_name"] = tree["hello"].pop("clientName")
-    talk.as_other_bytes("client", json.dumps({**tree, "hue": 7}, indent=1).encode(), HELLO)
-    yield talk.says(s(WELCOME))
-    talk = Talk(
+    recording.as_other_bytes("client", json.dumps({**tree, "hue": 7}, indent=1).encode(), HELLO)
+    yield recording.says(s(WELCOME))
+    recording = Recording(
         "unknown_fields_odd_json", "Names and numbers that parsers trip over, in fields that nobody knows.", "json"
     )
     tree = message_to_json(HELLO, Sender.CLIENT)
     tree["hello"] |= {"[x.y]": [1], "long": 0}
     text = json.dumps({**tree, "[a/b.c]": None}).replace('"long": 0', f'"long": {"9" * 5000}')
-    talk.as_other_bytes("client", text.encode(), HELLO)
-    yield talk.says(s(WELCOME))
+    recording.as_other_bytes("client", text.encode(), HELLO)
+    yield recording.says(s(WELCOME))

@@ -81,7 +81,7 @@ class Service:
     def status(self) -> Any:
         return status_of(self.parameter_server_address)
 
-    def wait_for_nobody(self) -> Any:
+    def wait_for_no_workers(self) -> Any:
         """Wait until every worker has deregistered, and return the status."""
         wait_until(lambda: not (self.status.workers or self.status.exploit_workers), "every worker has deregistered")
         return self.status

@@ -20,7 +20,7 @@ class ShardProcesses:
         self.running += [processes.start(*self._command(index, "127.0.0.1:0")) for index in range(1, count)]
         self.addresses += [running.wait_for_address() for running in self.running[1:]]
 
-    def again(self, index: int) -> None:
+    def restart(self, index: int) -> None:
         """Restart an ended shard at the same address."""
         self.running[index] = self._processes.start(*self._command(index, self.addresses[index]))
         self.running[index].wait_for_address()

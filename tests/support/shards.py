@@ -143,7 +143,7 @@ class Shards:
         """Wait until all shards serve."""
         wait_until(lambda: all(not shard.core.access.closed for shard in self.all), "the shards serve")
 
-    def again(self, index: int) -> None:
+    def restart(self, index: int) -> None:
         """Restart an ended shard at the same address."""
         self.all[index].ends.close()
         self.all[index] = self._start(index, self.all[index].address)

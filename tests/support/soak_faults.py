@@ -24,7 +24,7 @@ RETURN_SECONDS = 25.0
 MET_SECONDS = 20.0
 
 
-class NothingToHit(Exception):
+class VictimUnavailable(Exception):
     """The victim is not running, or is stopped already."""
 
 
@@ -123,7 +123,7 @@ def _victim(ground: Ground, name: str) -> tuple[psutil.Process, End]:
     if name == "worker":
         workers = ground.service.parts.living_workers()
         if not workers:
-            raise NothingToHit("there is no worker")
+            raise VictimUnavailable("there is no worker")
         return ground.random.choice(workers), lambda: None
     parts = ground.service.parts.parts
     if name == "client":
@@ -131,7 +131,7 @@ def _victim(ground: Ground, name: str) -> tuple[psutil.Process, End]:
     part = parts[name]
     victim = part.victim()
     if victim is None:
-        raise NothingToHit(f"{name} is dead")
+        raise VictimUnavailable(f"{name} is dead")
     return victim, lambda: part.killed.add(victim.pid)
 
 
@@ -150,7 +150,7 @@ def _stopping(name: str) -> Callable[[Ground], End]:
     def begin(ground: Ground) -> End:
         victim, _ = _victim(ground, name)
         if victim.pid in ground.stopped:
-            raise NothingToHit(f"{name} is stopped already")
+            raise VictimUnavailable(f"{name} is stopped already")
         ground.stopped.add(victim.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.suspend()
@@ -253,7 +253,7 @@ def _lost_answer_and_return(ground: Ground) -> End:
             ground.wait(lambda: ground.sampler.step_after(lost) is not None, SEEN_SECONDS)  # noqa: B023
             step = ground.sampler.step_after(lost) or 0
             if ground.wait(lambda: ground.archive.newest_step >= step, SEEN_SECONDS):  # noqa: B023
-                with contextlib.suppress(NothingToHit):
+                with contextlib.suppress(VictimUnavailable):
                     _killing(victim)(ground)
                 ground.wait(lambda: ground.sampler.status.incarnation != incarnation, RETURN_SECONDS)  # noqa: B023
         wire.cut()

@@ -19,7 +19,7 @@ from relaax.checkpoint import CheckpointManager, LocalStore, Store
 from support.processes import Processes, wait_until
 from support.service import RELAAX
 from support.soak_evidence import Evidence, required
-from support.soak_faults import End, Ground, Kind, NothingToHit, catalogue, deck, filling, writing_nothing
+from support.soak_faults import End, Ground, Kind, VictimUnavailable, catalogue, deck, filling, writing_nothing
 from support.soak_journal import Life, read_journal
 from support.soak_ledger import Account, audit
 from support.soak_service import SLOTS, SoakService, write_soak_config
@@ -83,7 +83,7 @@ class Soak:
                 sampler = Sampler(service.addresses["shard-0"], self.journals)
                 self._evidence = evidence = service.evidence(leg.name)
                 try:
-                    self._weather(leg, service, sampler, archive, evidence, faults)
+                    self._run_storms(leg, service, sampler, archive, evidence, faults)
                     if last:
                         self._reach_target(sampler)
                 finally:
@@ -92,7 +92,7 @@ class Soak:
                 self._counted, self._evidence = self._counts(), None
                 self.say(f"{leg.name}: ending")
                 self.record.codes[leg.name] = codes = service.stop()
-                reports = "\n".join(running.report() for running in service.everybody if running.returncode)
+                reports = "\n".join(running.report() for running in service.all_processes if running.returncode)
                 assert not any(codes.values()), f"exit codes must be 0, not {codes}\n{reports}"
             finally:
                 service.close()
@@ -103,7 +103,7 @@ class Soak:
                 self.record.workers += len(service.parts.workers)
         self._expect_whole(leg, archive, logs)
 
-    def _weather(
+    def _run_storms(
         self, leg: Leg, service: SoakService, sampler: Sampler, archive: Archive, evidence: Evidence, faults: int
     ) -> None:
         plan = self.plan
@@ -196,7 +196,7 @@ class Soak:
             begun = time.monotonic()
             try:
                 end = kind.begin(ground)
-            except NothingToHit:  # the victim is dead, or stopped already
+            except VictimUnavailable:  # the victim is dead, or stopped already
                 self.record.skipped += 1
                 continue
             self.struck += 1

@@ -137,7 +137,7 @@ class SoakService:
         return [part, *(name for name in self.wires if part == "shard-0" and name.startswith("join-"))]
 
     @property
-    def everybody(self) -> list[Running]:
+    def all_processes(self) -> list[Running]:
         """All processes that were started."""
         return [life for part in (*self._servers, *self._clients) for life in part.lives]
 
@@ -157,7 +157,7 @@ class SoakService:
         codes = self.parts.end([part.name for part in self._clients], 30)
         codes |= self.parts.end(["rlx-server"], 30)
         codes |= self.parts.end([f"shard-{i}" for i in range(self.shards)], 90)
-        self.parts.expect_no_process(self.everybody)
+        self.parts.expect_no_process(self.all_processes)
         return codes
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ def steps_of(life: Life, incarnation: int, saved: Saved, begin: Saved | None) ->
         low += sum(push.env_steps for push_id, push in stay.pushes.items() if push_id <= held[0])
         high += sum(push.env_steps for push_id, push in stay.pushes.items() if push_id <= held[1])
         if index and stay.first and held[1] >= stay.first:
-            told = _told_again(life.stays[index - 1], begin)
+            told = _repeated_steps(life.stays[index - 1], begin)
             low += told[0] if held[0] >= stay.first else 0
             high += told[1]
     return low, high
@@ -40,7 +40,7 @@ def _pushes(stay: Stay, saved: Saved, slot: int) -> Range:
     return last, max([last, *stay.undecided])
 
 
-def _told_again(before: Stay, begin: Saved | None) -> Range:
+def _repeated_steps(before: Stay, begin: Saved | None) -> Range:
     """Return the steps of the push that met a roll-back. They are sent again unless the checkpoint has them."""
     for push_id, push in before.undecided.items():
         ledger = begin.shards[0].ledger if begin else {}

@@ -59,12 +59,12 @@ class Training:
         """Wait for more steps of the environment, which need actions of the server."""
         wanted = self.steps + steps
 
-        def gone_on() -> bool:
+        def has_more_steps() -> bool:
             if self.error is not None:
                 raise AssertionError("the client gave up") from self.error
             return self.steps >= wanted
 
-        wait_until(gone_on, f"{steps} more steps", 60)
+        wait_until(has_more_steps, f"{steps} more steps", 60)
 
     def stop(self) -> None:
         self._stop.set()

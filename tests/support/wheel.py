@@ -56,7 +56,7 @@ def install(wheel: Path, folder: Path) -> Path:
     return site
 
 
-def borrow(site: Path) -> None:
+def share_test_libraries(site: Path) -> None:
     """Add the libraries of the tests' environment to a virtual environment, to avoid downloads."""
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (site / "borrowed.pth").write_text("\n".join(libraries) + "\n")

@@ -19,7 +19,7 @@ from relaax.server.security import strikes as disconnection_log
 from relaax.server.security.strikes import DisconnectionLog
 from support.parameter_servers import gradient, parameter_client, registration, running
 from support.processes import wait_until
-from support.raw_grpc import CHECK, PUSH, RawCaller, Stuck
+from support.raw_grpc import CHECK, PUSH, RawCaller, StuckCalls
 from support.scrape import health, scraped
 
 PREFIX = "relaax_parameter_server_"
@@ -40,7 +40,7 @@ def test_training_continues_beside_calls_without_messages(method: str, calls: in
     with running() as server, parameter_client(server.address, unavailable_after=PATIENCE) as client:
         client.register(registration())
         client.pull()
-        with Stuck(server.address, method, calls, connections, again=0.1):
+        with StuckCalls(server.address, method, calls, connections, again=0.1):
             for _ in range(50):
                 client.push(gradient(1), env_steps=1)
             assert server.version == 50
@@ -129,7 +129,7 @@ def test_jammed_server_reports_that_it_does_not_serve(monkeypatch: pytest.Monkey
     with running(status_bind="127.0.0.1:0") as server:
         url = f"http://{server.server.status_address}"
         assert health(url)[0] == 200
-        with Stuck(server.address, PUSH, 1, THREADS + 1):
+        with StuckCalls(server.address, PUSH, 1, THREADS + 1):
             wait_until(lambda: health(url)[0] == 503, "the server is jammed", PATIENCE)
             assert scraped(url)[f"{PREFIX}serving"] == 0
         wait_until(lambda: health(url)[0] == 200, "the server serves again", PATIENCE)

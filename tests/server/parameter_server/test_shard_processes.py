@@ -49,7 +49,7 @@ def test_training_continues_after_a_killed_shard_restarts(processes: Processes, 
         pushed: list[Pushed] = []
         thread = threading.Thread(target=lambda: pushed.append(push(client, size)))
         thread.start()
-        shards.again(killed)
+        shards.restart(killed)
         thread.join(120)
         assert pushed[0].discarded == "incarnation"
         published = {int(name.split("-")[1]) for name in checkpoints(config).published()}
@@ -92,7 +92,7 @@ def test_restart_of_one_shard_loses_no_update(processes: Processes, config: Path
         client.register(worker(config))
         acknowledged = trained(client, 2)
         assert shards.running[1].stop() == 0
-        shards.again(1)
+        shards.restart(1)
         assert client.pull().parameters.tobytes() == acknowledged.tobytes()
         assert client.global_step == 20
     assert shards.running[0].returncode is None

@@ -20,7 +20,7 @@ from support.processes import Processes, Running, wait_until
 from support.resource_leaks import descriptors
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
-from support.rlx_vector_talk import framed, varint
+from support.rlx_vector_recorder import framed, varint
 
 Server = tuple[Running, str]
 

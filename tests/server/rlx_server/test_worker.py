@@ -61,7 +61,7 @@ from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import batch, make_hello, make_step
-from support.rlx_vector_talk import framed
+from support.rlx_vector_recorder import framed
 from support.service import RLX_SERVER
 
 Server = tuple[Running, str]

@@ -52,7 +52,7 @@ def test_restart_of_one_shard_restores_the_checkpoint_of_all(tmp_path: Path) -> 
         client.push(gradient(*range(SIZE)), env_steps=10)
         before = shards.leader.core.incarnation
         shards.all[2].vanish()
-        shards.again(2)
+        shards.restart(2)
         shards.wait_serving()
         pushed = client.push(gradient(*range(SIZE)), env_steps=7)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 17)

@@ -135,7 +135,7 @@ SECTIONS = {
 }
 
 
-class Talk:
+class Recording:
     """A recording of the messages between two connections of this project, and of inserted mistakes."""
 
     def __init__(self, name: str, description: str, codec: str = "protobuf") -> None:
@@ -144,7 +144,7 @@ class Talk:
         self.codec = codec_named(codec)
         self.entries: list[dict[str, Any]] = []
 
-    def says(self, *messages: tuple[str, Message]) -> Talk:
+    def says(self, *messages: tuple[str, Message]) -> Recording:
         for who, message in messages:
             sender = Sender(who)
             ours, theirs = self._ends(sender)
@@ -154,7 +154,7 @@ class Talk:
             self.entries.append({"from": who, "bytes": data.hex(), "message": message_to_json(message, sender)})
         return self
 
-    def as_other_bytes(self, who: str, payload: bytes, message: Message) -> Talk:
+    def as_other_bytes(self, who: str, payload: bytes, message: Message) -> Recording:
         """Send `payload`, which encodes `message` differently from a connection of this version."""
         sender = Sender(who)
         ours, theirs = self._ends(sender)
@@ -171,7 +171,7 @@ class Talk:
         )
         return self
 
-    def errs(self, who: str, data: bytes | Message, code: ErrorCode) -> Talk:
+    def errs(self, who: str, data: bytes | Message, code: ErrorCode) -> Recording:
         """Send raw bytes or an invalid message. The receiver must detect the error; a server also answers with it."""
         _, theirs = self._ends(Sender(who))
         if not isinstance(data, bytes):
@@ -185,7 +185,7 @@ class Talk:
             return self.says(("server", Error.of(error))) if who == "client" else self
         raise AssertionError(f"{self.name}: {event}")
 
-    def ends(self, who: str) -> Talk:
+    def ends(self, who: str) -> Recording:
         self.entries.append({"from": who, "bytes": "", "end_of_stream": True})
         return self
 
