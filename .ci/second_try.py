@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 MAX_FAILURES = 20
-"""If more tests have failed, none is tried again: so many failures are not random."""
+"""If more tests have failed, none is tried again: that number is not random."""
 REPORT = "SECOND_TRY_REPORT"
 PASSED = "passed at the second try"
 FAILED = "failed at both tries"

@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--short",
         action="store_true",
-        help="run slow tests in a short form, and skip those whose files have not changed",
+        help="run slow tests in a short form, and skip the ones with unchanged files",
     )
     parser.addoption("--record", action="store_true", help="record passed tests for later runs with --short")
 

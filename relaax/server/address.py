@@ -41,7 +41,7 @@ def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = 
     host, _ = split_address(address)
     if not allow_anonymous and not authenticated and not is_loopback(host):
         raise AddressError(
-            f"{address} can be reached from other machines, and anybody there could use it; require a token (`relaax "
+            f"{address} can be reached from other machines, and any program could use it; require a token (`relaax "
             "keys DIR` makes one for token_file), bind localhost for this machine alone, or pass --allow-anonymous in "
             "a trusted network"
         )
@@ -56,7 +56,7 @@ def require_private(address: str | None, allow_anonymous: bool, key: str = "stat
     if address is not None and not allow_anonymous and not is_loopback(split_address(address)[0]):
         other = "; a configured token still protects the other port" if key == "status_bind" else ""
         raise AddressError(
-            f"{key} {address} can be reached from other machines, and anybody there could read the state of training; "
+            f"{key} {address} can be reached from other machines, and any program could read the state of training; "
             f"bind localhost, or pass --allow-anonymous{other}"
         )
 
