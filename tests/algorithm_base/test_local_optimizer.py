@@ -33,9 +33,9 @@ class LenientParameters(AddingParameters):
         return super().apply(gradient) if np.isfinite(gradient).all() else self.parameters
 
 
-def local(bridge: FakeParameters, optimizer: OptimizerSpec, schedule: Schedule) -> FilteredParameters:
-    wrapped = FilteredParameters(bridge, [LocalOptimizer(optimizer, schedule)])
-    bridge.register(Registration("x"))
+def local(parameters_client: FakeParameters, optimizer: OptimizerSpec, schedule: Schedule) -> FilteredParameters:
+    wrapped = FilteredParameters(parameters_client, [LocalOptimizer(optimizer, schedule)])
+    parameters_client.register(Registration("x"))
     wrapped.pull()
     return wrapped
 
@@ -46,26 +46,29 @@ def vector(*values: float) -> FlatVector:
 
 def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
     # m = 0.5 * 4 = 2, at rate 1; then 0.5 * 2 + 0.5 * 0 = 1, at rate 0.5, because 50 of 100 steps are done.
-    bridge = AddingParameters(vector(10.0))
-    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0, 100))
+    parameters_client = AddingParameters(vector(10.0))
+    wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0, 100))
     assert wrapped.push(vector(4.0), 50).global_step == 50
     wrapped.push(vector(0.0), 0)
-    assert [push.gradient.tolist() for push in bridge.pushes if push.gradient is not None] == [[-2.0], [-0.5]]
-    assert bridge.parameters.tolist() == [7.5]
+    assert [push.gradient.tolist() for push in parameters_client.pushes if push.gradient is not None] == [
+        [-2.0],
+        [-0.5],
+    ]
+    assert parameters_client.parameters.tolist() == [7.5]
 
 
 def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
-    bridge = AddingParameters(vector(0.0, 0.0))
-    wrapped = local(bridge, RMSProp(decay=0.9, epsilon=0.1), Schedule(0.5))
+    parameters_client = AddingParameters(vector(0.0, 0.0))
+    wrapped = local(parameters_client, RMSProp(decay=0.9, epsilon=0.1), Schedule(0.5))
     wrapped.push(vector(3.0, -4.0), 1)
-    np.testing.assert_allclose(bridge.parameters, [-0.5 * 3, 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
+    np.testing.assert_allclose(parameters_client.parameters, [-0.5 * 3, 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("spec", [RMSProp(), RMSProp(centered=True), Momentum()])
 def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
     random = np.random.default_rng(0)
-    bridge = AddingParameters(np.zeros(50, np.float32))
-    wrapped = local(bridge, spec, Schedule(0.1))
+    parameters_client = AddingParameters(np.zeros(50, np.float32))
+    wrapped = local(parameters_client, spec, Schedule(0.1))
     parameters, shared = FlatVariable.zeros(50), spec.create(50)
     sent = []
     for _ in range(5):
@@ -73,50 +76,52 @@ def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) 
         before = gradient.copy()
         wrapped.push(gradient, 1)
         shared.apply(parameters, gradient, 0.1)
-        sent.append(bridge.pushes[-1].gradient)
+        sent.append(parameters_client.pushes[-1].gradient)
         np.testing.assert_array_equal(gradient, before)
-    np.testing.assert_allclose(bridge.parameters, parameters.snapshot(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(parameters_client.parameters, parameters.snapshot(), rtol=1e-5, atol=1e-7)
     assert len({update.tobytes() for update in sent if update is not None}) == 5
 
 
 def test_two_workers_have_statistics_of_their_own() -> None:
     first, second = (AddingParameters(vector(0.0)) for _ in range(2))
-    one, two = (local(bridge, Momentum(momentum=0.5), Schedule(1.0)) for bridge in (first, second))
+    one, two = (
+        local(parameters_client, Momentum(momentum=0.5), Schedule(1.0)) for parameters_client in (first, second)
+    )
     one.push(vector(8.0), 1)
     two.push(vector(2.0), 1)
     assert (first.parameters.tolist(), second.parameters.tolist()) == ([-4.0], [-1.0])
 
 
 def test_a_roll_back_begins_with_fresh_statistics() -> None:
-    bridge = AddingParameters(vector(0.0))
-    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
+    parameters_client = AddingParameters(vector(0.0))
+    wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(8.0), 1)
-    bridge.discard.append("incarnation")
+    parameters_client.discard.append("incarnation")
     assert wrapped.push(vector(8.0), 1).discarded == "incarnation"
     wrapped.push(vector(2.0), 1)
-    assert bridge.parameters.tolist() == [-1.0]
+    assert parameters_client.parameters.tolist() == [-1.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
-    bridge = LenientParameters(vector(0.0, 0.0))
-    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
+    parameters_client = LenientParameters(vector(0.0, 0.0))
+    wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(1.0, bad), 1)
-    sent = bridge.pushes[-1].gradient
+    sent = parameters_client.pushes[-1].gradient
     assert sent is not None
     np.testing.assert_array_equal(sent, vector(1.0, bad))
-    bridge.publish(vector(0.0, 0.0))
+    parameters_client.publish(vector(0.0, 0.0))
     wrapped.pull()
     wrapped.push(vector(8.0, 2.0), 1)
-    assert bridge.parameters.tolist() == [-4.0, -1.0]
+    assert parameters_client.parameters.tolist() == [-4.0, -1.0]
 
 
 def test_steps_without_a_gradient_pass_through() -> None:
-    bridge = AddingParameters(vector(0.0))
-    wrapped = local(bridge, Momentum(), Schedule(1.0))
+    parameters_client = AddingParameters(vector(0.0))
+    wrapped = local(parameters_client, Momentum(), Schedule(1.0))
     pushed = wrapped.push(None, 7, want_parameters=False)
-    assert (pushed.pulled, bridge.global_step, bridge.pushes[-1].gradient) == (None, 7, None)
-    assert wrapped.gradient_memory() is bridge.gradient_memory()
+    assert (pushed.pulled, parameters_client.global_step, parameters_client.pushes[-1].gradient) == (None, 7, None)
+    assert wrapped.gradient_memory() is parameters_client.gradient_memory()
 
 
 def test_a_worker_has_what_its_configuration_says() -> None:
@@ -135,16 +140,16 @@ def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server()
     config = ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3, anneal_learning_rate=False)
     with running(Models(optimizer=Add())) as server:
         client = ParameterClient(server.address)
-        bridge = agent_parameters(client, config)
+        parameters_client = agent_parameters(client, config)
         try:
             size = client.register(Registration(fingerprint())).parameters
-            bridge.pull()
+            parameters_client.pull()
             gradient = np.ones(size, np.float32)
             for _ in range(WARM_UP):
-                bridge.push(np.zeros(size, np.float32), 1, loss=1.0)
-            assert bridge.push(gradient * 1e6, 1, loss=9.0).discarded == "loss"
-            assert bridge.push(gradient * np.nan, 1, loss=1.0).discarded == "not_finite"
-            pulled = bridge.push(gradient, 1, loss=1.0).pulled
+                parameters_client.push(np.zeros(size, np.float32), 1, loss=1.0)
+            assert parameters_client.push(gradient * 1e6, 1, loss=9.0).discarded == "loss"
+            assert parameters_client.push(gradient * np.nan, 1, loss=1.0).discarded == "not_finite"
+            pulled = parameters_client.push(gradient, 1, loss=1.0).pulled
             counters = server.core.model.shard.counters
         finally:
             client.close()

@@ -91,9 +91,9 @@ def test_an_infinite_loss_is_an_outlier_and_not_taken_in_before_it_can_be_one(lo
 
 
 def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
-    bridge = FakeParameters(np.zeros(2, np.float32))
-    guarded = FilteredParameters(bridge, [LossOutliers(3.0)])
-    bridge.register(Registration("x"))
+    parameters_client = FakeParameters(np.zeros(2, np.float32))
+    guarded = FilteredParameters(parameters_client, [LossOutliers(3.0)])
+    parameters_client.register(Registration("x"))
     guarded.pull()
     gradient = np.ones(2, np.float32)
     for _ in range(WARM_UP):
@@ -101,7 +101,7 @@ def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
     pushed = guarded.push(gradient, 5, loss=7.0)
     assert (pushed.discarded, pushed.global_step) == ("loss", 5 * (WARM_UP + 1))
     assert pushed.pulled is not None
-    assert bridge.pushes[-1].gradient is None
+    assert parameters_client.pushes[-1].gradient is None
     later = guarded.push_later(gradient, 5, loss=7.0)()
     assert (later.discarded, later.global_step) == ("loss", 5 * (WARM_UP + 2))
     # Who says no loss is not judged, and neither is a push without a gradient.
@@ -125,9 +125,9 @@ class Remembering(GradientFilter):
 
 @pytest.mark.parametrize("later", [False, True])
 def test_filters_are_reset_after_a_roll_back(later: bool) -> None:
-    bridge, remembering = FakeParameters(np.zeros(2, np.float32)), Remembering()
-    filtered = FilteredParameters(bridge, [remembering])
-    bridge.register(Registration("x"))
+    parameters_client, remembering = FakeParameters(np.zeros(2, np.float32)), Remembering()
+    filtered = FilteredParameters(parameters_client, [remembering])
+    parameters_client.register(Registration("x"))
     filtered.pull()
     gradient = np.ones(2, np.float32)
 
@@ -135,9 +135,15 @@ def test_filters_are_reset_after_a_roll_back(later: bool) -> None:
         return (filtered.push_later(gradient, 1)() if later else filtered.push(gradient, 1)).discarded
 
     assert [push(), push()] == [None, None]
-    bridge.discard.append("stale")
+    parameters_client.discard.append("stale")
     assert push() == "stale"
-    bridge.discard.append("incarnation")
+    parameters_client.discard.append("incarnation")
     assert push() == "incarnation"
     assert push() is None
-    assert [float(sent.gradient[0]) for sent in bridge.pushes if sent.gradient is not None] == [1, 2, 3, 4, 1]
+    assert [float(sent.gradient[0]) for sent in parameters_client.pushes if sent.gradient is not None] == [
+        1,
+        2,
+        3,
+        4,
+        1,
+    ]

@@ -21,13 +21,15 @@ def agent_with(name: str = "da3c", exploit: bool = False, seen: int = 0, **keys:
     algorithm = load_algorithm(name, Path())
     config = algorithm.configure({"path": name, **KEYS, **keys})
     server = algorithm.ParameterServer(config, SPACE, Discrete(2))
-    bridge = FakeParameters(
+    parameters_client = FakeParameters(
         server.initial_parameters(0), statistics=server.statistics(), target=server.target_interval()
     )
     if seen:
-        bridge.publish(bridge.parameters, {IMAGE: Moments(seen, np.zeros(4), np.zeros(4))})
-    agent, _ = make_agent(algorithm, config, SPACE, Discrete(2), environments=2, exploit=exploit, parameters=bridge)
-    return agent, bridge
+        parameters_client.publish(parameters_client.parameters, {IMAGE: Moments(seen, np.zeros(4), np.zeros(4))})
+    agent, _ = make_agent(
+        algorithm, config, SPACE, Discrete(2), environments=2, exploit=exploit, parameters=parameters_client
+    )
+    return agent, parameters_client
 
 
 def frames(*values: int) -> list[np.ndarray]:
@@ -66,30 +68,30 @@ def test_what_nobody_acted_on_does_not_count() -> None:
 
 
 def test_the_mean_is_that_of_all_workers_and_stays_once_it_is_made() -> None:
-    agent, bridge = agent_with(seen=MEAN_IMAGE_FRAMES, episode_len=1)
+    agent, parameters_client = agent_with(seen=MEAN_IMAGE_FRAMES, episode_len=1)
     for _ in range(3):
         agent.reset(frames(100, 200))
         agent.step(step(frames(150, 250)))
         assert inputs_of(agent) == [[100, 150], [200, 250]], "others' frames were black"
-    assert all(not push.statistics for push in bridge.pushes)
-    assert bridge.statistics[IMAGE].count == MEAN_IMAGE_FRAMES
+    assert all(not push.statistics for push in parameters_client.pushes)
+    assert parameters_client.statistics[IMAGE].count == MEAN_IMAGE_FRAMES
 
 
 def test_frames_go_out_with_pushes_until_there_are_enough() -> None:
-    agent, bridge = agent_with(seen=MEAN_IMAGE_FRAMES - 3, episode_len=1)
+    agent, parameters_client = agent_with(seen=MEAN_IMAGE_FRAMES - 3, episode_len=1)
     agent.reset(frames(100, 200))
     for _ in range(4):
         agent.step(step(frames(100, 200)))
         agent.learn()
-    assert [push.statistics[IMAGE].count if push.statistics else 0 for push in bridge.pushes] == [2, 2, 0, 0]
+    assert [push.statistics[IMAGE].count if push.statistics else 0 for push in parameters_client.pushes] == [2, 2, 0, 0]
 
 
 def test_an_agent_that_only_acts_gathers_nothing() -> None:
-    agent, bridge = agent_with(exploit=True)
+    agent, parameters_client = agent_with(exploit=True)
     agent.reset(frames(100, 200))
     agent.step(step(frames(150, 250)))
     assert inputs_of(agent) == [[100, 150], [200, 250]]
-    assert bridge.statistics[IMAGE].count == 0
+    assert parameters_client.statistics[IMAGE].count == 0
 
 
 def test_only_images_have_one() -> None:

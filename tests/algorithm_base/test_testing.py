@@ -41,116 +41,118 @@ TWO = np.array([1.0, 2.0], np.float32)
 
 
 def registered(exploit: bool = False, **options: Any) -> FakeParameters:
-    bridge = FakeParameters(TWO, **options)
-    bridge.register(Registration("{}", environments=2, purpose=EXPLOIT if exploit else TRAIN))
-    return bridge
+    parameters_client = FakeParameters(TWO, **options)
+    parameters_client.register(Registration("{}", environments=2, purpose=EXPLOIT if exploit else TRAIN))
+    return parameters_client
 
 
 def pulled(**options: Any) -> FakeParameters:
-    bridge = registered(**options)
-    bridge.pull()
-    return bridge
+    parameters_client = registered(**options)
+    parameters_client.pull()
+    return parameters_client
 
 
 def test_a_bridge_applies_gradients() -> None:
-    bridge = registered(learning_rate=0.5)
-    before = bridge.pull()
-    pushed = bridge.push(np.array([2, -4], np.float32), 7)
-    assert bridge.parameters.tolist() == [0.0, 4.0]  # 1 - 2/2, 2 + 4/2
+    parameters_client = registered(learning_rate=0.5)
+    before = parameters_client.pull()
+    pushed = parameters_client.push(np.array([2, -4], np.float32), 7)
+    assert parameters_client.parameters.tolist() == [0.0, 4.0]  # 1 - 2/2, 2 + 4/2
     assert (pushed.discarded, pushed.global_step, pushed.version, pushed.staleness) == (None, 7, 1, 0)
     assert pushed.pulled is not None
     assert pushed.pulled.parameters.tolist() == [0.0, 4.0]
     assert before.parameters.tolist() == [1.0, 2.0], "what was pulled never changes"
-    assert bridge.pushes[0].base is before
+    assert parameters_client.pushes[0].base is before
 
 
 def test_a_bridge_counts_staleness_and_steps() -> None:
-    bridge = pulled()
-    bridge.publish(TWO)
-    bridge.publish(TWO)
-    pushed = bridge.push(TWO, 3, want_parameters=False)
+    parameters_client = pulled()
+    parameters_client.publish(TWO)
+    parameters_client.publish(TWO)
+    pushed = parameters_client.push(TWO, 3, want_parameters=False)
     assert (pushed.staleness, pushed.version, pushed.pulled) == (2, 3, None)
-    assert bridge.push(None, 4).version == 3
-    assert bridge.global_step == 7
+    assert parameters_client.push(None, 4).version == 3
+    assert parameters_client.global_step == 7
 
 
 def test_an_unchanged_model_is_the_same_object() -> None:
-    bridge = registered()
-    assert bridge.pull() is bridge.pull()
+    parameters_client = registered()
+    assert parameters_client.pull() is parameters_client.pull()
 
 
 def test_discarded_gradients_count_their_steps_only() -> None:
-    bridge = pulled()
-    bridge.discard.append("stale")
-    pushed = bridge.push(TWO, 3)
+    parameters_client = pulled()
+    parameters_client.discard.append("stale")
+    pushed = parameters_client.push(TWO, 3)
     assert (pushed.discarded, pushed.version, pushed.global_step) == ("stale", 0, 3)
-    bridge.push(TWO, 1)
-    bridge.discard.append("incarnation")
-    pushed = bridge.push(TWO, 1, want_parameters=False)
+    parameters_client.push(TWO, 1)
+    parameters_client.discard.append("incarnation")
+    pushed = parameters_client.push(TWO, 1, want_parameters=False)
     assert pushed.pulled is not None
     assert pushed.pulled.parameters.tolist() == [1.0, 2.0]
 
 
 def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
-    bridge = registered(statistics={"a": 1})
-    before = bridge.pull()
+    parameters_client = registered(statistics={"a": 1})
+    before = parameters_client.pull()
     assert before.statistics["a"].count == 0
-    bridge.metrics.statistic("a", Moments.of([[1], [3]]))
-    bridge.metrics.statistic("a", Moments.of([[8]]))
-    assert bridge.pull() is before
-    bridge.discard.append("stale")
-    pushed = bridge.push(TWO, 1)
+    parameters_client.metrics.statistic("a", Moments.of([[1], [3]]))
+    parameters_client.metrics.statistic("a", Moments.of([[8]]))
+    assert parameters_client.pull() is before
+    parameters_client.discard.append("stale")
+    pushed = parameters_client.push(TWO, 1)
     assert pushed.pulled is not None
     merged = pushed.pulled.statistics["a"]
     assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
-    assert bridge.pushes[0].statistics["a"].count == 3
-    assert bridge.push(TWO, 1).pulled.statistics["a"] is merged
+    assert parameters_client.pushes[0].statistics["a"].count == 3
+    assert parameters_client.push(TWO, 1).pulled.statistics["a"] is merged
     assert before.statistics["a"].count == 0
     # As if other workers had pushed.
-    bridge.publish(TWO, {"a": Moments.of([[4]])})
-    assert bridge.pull().statistics["a"].count == bridge.statistics["a"].count == 4
+    parameters_client.publish(TWO, {"a": Moments.of([[4]])})
+    assert parameters_client.pull().statistics["a"].count == parameters_client.statistics["a"].count == 4
 
 
 def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
-    bridge = pulled(statistics={"a": 1})
-    bridge.metrics.statistic("a", Moments.of([[1], [3]]))
-    bridge.push(TWO, 1)
-    bridge.metrics.statistic("a", Moments.of([[8]]))
-    bridge.discard.append("incarnation")
-    assert bridge.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
+    parameters_client = pulled(statistics={"a": 1})
+    parameters_client.metrics.statistic("a", Moments.of([[1], [3]]))
+    parameters_client.push(TWO, 1)
+    parameters_client.metrics.statistic("a", Moments.of([[8]]))
+    parameters_client.discard.append("incarnation")
+    assert parameters_client.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
 
 
 def test_the_target_network_is_renewed_by_the_push_that_completes_an_interval() -> None:
-    bridge = registered(target=TargetInterval(frames=10), frame_skip=2)
-    first = bridge.pull()
+    parameters_client = registered(target=TargetInterval(frames=10), frame_skip=2)
+    first = parameters_client.pull()
     assert first.target is not None
     assert (first.target.tolist(), first.target.flags.writeable, first.frames) == ([1, 2], False, 0)
-    before = bridge.push(TWO, 4).pulled
+    before = parameters_client.push(TWO, 4).pulled
     assert before is not None
     assert (before.target is first.target, before.frames) == (True, 8)
-    bridge.publish(TWO)
-    assert bridge.pull().target is first.target, "no frames came with it"
-    crossing = bridge.push(TWO, 13).pulled
+    parameters_client.publish(TWO)
+    assert parameters_client.pull().target is first.target, "no frames came with it"
+    crossing = parameters_client.push(TWO, 13).pulled
     assert crossing is not None
     assert (crossing.target is crossing.parameters, crossing.frames) == (True, 34)
-    bridge.discard.append("stale")
-    late = bridge.push(TWO, 2).pulled
+    parameters_client.discard.append("stale")
+    late = parameters_client.push(TWO, 2).pulled
     assert late is not None
     assert (late.target is crossing.target, late.parameters is crossing.parameters, late.frames) == (True, True, 38)
-    bridge.push(TWO, 0)
-    bridge.discard.append("stale")
-    assert bridge.push(TWO, 1).pulled.target is bridge.parameters, "frames of a discarded gradient count"
+    parameters_client.push(TWO, 0)
+    parameters_client.discard.append("stale")
+    assert parameters_client.push(TWO, 1).pulled.target is parameters_client.parameters, (
+        "frames of a discarded gradient count"
+    )
 
 
 def test_the_target_network_is_renewed_by_updates_of_all() -> None:
-    bridge = registered(target=TargetInterval(updates=2))
-    first = bridge.pull()
-    bridge.push(TWO, 100)
-    assert bridge.pull().target is first.target
-    bridge.publish(TWO)
-    assert bridge.pull().target is bridge.parameters
-    bridge.discard.append("incarnation")
-    assert bridge.push(TWO, 1).pulled.target.tolist() == [1, 2]
+    parameters_client = registered(target=TargetInterval(updates=2))
+    first = parameters_client.pull()
+    parameters_client.push(TWO, 100)
+    assert parameters_client.pull().target is first.target
+    parameters_client.publish(TWO)
+    assert parameters_client.pull().target is parameters_client.parameters
+    parameters_client.discard.append("incarnation")
+    assert parameters_client.push(TWO, 1).pulled.target.tolist() == [1, 2]
 
 
 def test_who_only_acts_and_who_declares_none_has_no_target_network() -> None:
@@ -161,32 +163,32 @@ def test_who_only_acts_and_who_declares_none_has_no_target_network() -> None:
 
 
 def test_training_ends() -> None:
-    bridge = pulled(max_global_step=5)
-    bridge.push(TWO, 5)
-    for call in (bridge.pull, lambda: bridge.push(TWO, 1)):
+    parameters_client = pulled(max_global_step=5)
+    parameters_client.push(TWO, 5)
+    for call in (parameters_client.pull, lambda: parameters_client.push(TWO, 1)):
         with pytest.raises(TrainingEnded):
             call()
 
 
 def test_failures_are_raised_once() -> None:
-    bridge = pulled()
-    bridge.failures.append(ParameterServerUnavailable("gone"))
+    parameters_client = pulled()
+    parameters_client.failures.append(ParameterServerUnavailable("gone"))
     with pytest.raises(ParameterServerUnavailable, match="gone"):
-        bridge.push(TWO, 1)
-    bridge.push(TWO, 1)
+        parameters_client.push(TWO, 1)
+    parameters_client.push(TWO, 1)
 
 
-def register_twice(bridge: FakeParameters) -> None:
-    bridge.register(Registration("{}"))
+def register_twice(parameters_client: FakeParameters) -> None:
+    parameters_client.register(Registration("{}"))
 
 
-def call_after_close(bridge: FakeParameters) -> None:
-    bridge.close()
-    bridge.flush()
+def call_after_close(parameters_client: FakeParameters) -> None:
+    parameters_client.close()
+    parameters_client.flush()
 
 
-def write_to_parameters(bridge: FakeParameters) -> None:
-    bridge.pull().parameters[0] = 3
+def write_to_parameters(parameters_client: FakeParameters) -> None:
+    parameters_client.pull().parameters[0] = 3
 
 
 @pytest.mark.parametrize(

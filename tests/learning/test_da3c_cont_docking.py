@@ -22,9 +22,9 @@ SECTION: dict[str, Any] = {
 
 def cost_after(updates: int, hidden: bool = False, **keys: Any) -> float:
     section = SECTION | keys
-    bridge = train(DA3C_CONT, section, Docking(16, 4, hidden), updates, learning_rate=0.02)
+    parameters_client = train(DA3C_CONT, section, Docking(16, 4, hidden), updates, learning_rate=0.02)
     world = Docking(64, 9, hidden)
-    return -mean_reward(judge(DA3C_CONT, section, world, 64, bridge), world, 100)
+    return -mean_reward(judge(DA3C_CONT, section, world, 64, parameters_client), world, 100)
 
 
 def test_feed_forward() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.testing import make_agent
 from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actions
-from support.training import RMSPropBridge
+from support.training import RMSPropClient
 
 DA3C = load_algorithm("da3c", Path())
 ENVIRONMENTS = 16
@@ -27,14 +27,14 @@ def trained(updates: int, **keys: Any) -> list[int]:
     } | keys
     config = DA3C.configure(section)
     spaces = (Corridors.observation_space, Corridors.action_space)
-    bridge = RMSPropBridge(DA3C.ParameterServer(config, *spaces).initial_parameters(config.seed), updates)
-    agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, parameters=bridge)
+    parameters_client = RMSPropClient(DA3C.ParameterServer(config, *spaces).initial_parameters(config.seed), updates)
+    agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
     world = Corridors(ENVIRONMENTS, seed=4)
     actions = agent.reset(world.reset())
-    while len(bridge.pushes) < updates:
+    while len(parameters_client.pushes) < updates:
         actions = agent.step(world.step(actions))
         agent.learn()
-    return greedy_actions(DA3C, config, bridge.parameters)
+    return greedy_actions(DA3C, config, parameters_client.parameters)
 
 
 def test_the_best_policy_is_found() -> None:

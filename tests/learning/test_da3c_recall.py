@@ -20,9 +20,9 @@ SECTION: dict[str, Any] = {
 
 def reward_after(updates: int, **keys: Any) -> float:
     section = SECTION | keys
-    bridge = train(DA3C, section, Recall(16, seed=4), updates, learning_rate=0.02)
+    parameters_client = train(DA3C, section, Recall(16, seed=4), updates, learning_rate=0.02)
     world = Recall(64, seed=9)
-    return mean_reward(judge(DA3C, section, world, 64, bridge), world, 100)
+    return mean_reward(judge(DA3C, section, world, 64, parameters_client), world, 100)
 
 
 def test_an_lstm_remembers() -> None:

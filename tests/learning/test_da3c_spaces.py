@@ -23,9 +23,9 @@ IMAGE = {"network": {"dense": [32]}, "history_len": 2}
 def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
     """The mean reward of greedy actions after so many updates; 1 is all that there is."""
     section = SECTION | keys
-    bridge = train(DA3C, section, kind(16, seed=4), updates, learning_rate=0.01)
+    parameters_client = train(DA3C, section, kind(16, seed=4), updates, learning_rate=0.01)
     world = kind(64, seed=9)
-    return mean_reward(judge(DA3C, section, world, 64, bridge), world, 20)
+    return mean_reward(judge(DA3C, section, world, 64, parameters_client), world, 20)
 
 
 @pytest.mark.slow

@@ -38,11 +38,13 @@ SECTION: dict[str, Any] = {
 def work(config: Any, address: str, world: Corridors) -> None:
     """One worker's life, until training has ended."""
     spaces = world.observation_space, world.action_space
-    with closing(ParameterClient(address, transport="hogwild")) as bridge, suppress(TrainingEnded):
+    with closing(ParameterClient(address, transport="hogwild")) as parameters_client, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
-        registered = bridge.register(Registration(description, environments=world.environments))
-        parameters, actors = agent_parameters(bridge, config), registered.actors
-        context = AgentContext(*spaces, world.environments, actors, config.seed, False, parameters, bridge.metrics)
+        registered = parameters_client.register(Registration(description, environments=world.environments))
+        parameters, actors = agent_parameters(parameters_client, config), registered.actors
+        context = AgentContext(
+            *spaces, world.environments, actors, config.seed, False, parameters, parameters_client.metrics
+        )
         agent = DA3C.Agent(config, context)
         actions = agent.reset(world.reset())
         while True:

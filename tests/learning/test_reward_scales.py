@@ -73,12 +73,12 @@ def test_it_learns_whatever_the_scale(name: str, scale: float) -> None:
     config = algorithm.configure({"path": name} | section)
     world = Match(ENVIRONMENTS, scale, seed=4)
     spaces = world.observation_space, world.action_space
-    bridge = OptimizerClient(algorithm, config, *spaces)
-    agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=bridge)
+    parameters_client = OptimizerClient(algorithm, config, *spaces)
+    agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
     actions = agent.reset(world.reset())
     for _ in range(1_000):
         actions = agent.step(world.step(actions))
         agent.learn()
     judged = Match(1000, scale, seed=5)
-    right = judged.matches(judge(algorithm, section, judged, 1000, bridge).reset(judged.reset()))
+    right = judged.matches(judge(algorithm, section, judged, 1000, parameters_client).reset(judged.reset()))
     assert right.mean() > 0.99

@@ -11,7 +11,7 @@ from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.testing import make_agent
 from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actions
 from support.slow_parameters import fast_and_slow
-from support.training import RMSPropBridge
+from support.training import RMSPropClient
 
 ENVIRONMENTS = 16
 ROLLOUTS: dict[str, Any] = {
@@ -54,14 +54,14 @@ def trained(name: str, updates: int, **keys: Any) -> list[int]:
     config = algorithm.configure(section | OWN_KEYS[name] | keys)
     spaces = (Corridors.observation_space, Corridors.action_space)
     server = algorithm.ParameterServer(config, *spaces)
-    bridge = RMSPropBridge(server.initial_parameters(config.seed), updates, target=server.target_interval())
-    agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=bridge)
+    parameters_client = RMSPropClient(server.initial_parameters(config.seed), updates, target=server.target_interval())
+    agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
     world = Corridors(ENVIRONMENTS, seed=4)
     actions = agent.reset(world.reset())
-    while len(bridge.pushes) < updates:
+    while len(parameters_client.pushes) < updates:
         actions = agent.step(world.step(actions))
         agent.learn()
-    return greedy_actions(algorithm, config, bridge.parameters)
+    return greedy_actions(algorithm, config, parameters_client.parameters)
 
 
 DUELING = {"dueling": True, "errors": "huber"}

@@ -28,30 +28,30 @@ both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 
 @both_ways
 def test_register_pull_push_and_close(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        registered = bridge.register(registration(environments=2, session_id="s"))
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        registered = parameters_client.register(registration(environments=2, session_id="s"))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         assert (pulled.version, pulled.parameters.dtype, pulled.parameters.flags.writeable) == (0, np.float32, False)
-        pushed = bridge.push(gradient(1, 2), env_steps=10)
+        pushed = parameters_client.push(gradient(1, 2), env_steps=10)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -gradient(1, 2))
         assert (pushed.discarded, pushed.version, pushed.staleness, pushed.global_step) == (None, 1, 0, 10)
-        assert bridge.pull() is pushed.pulled
-        assert bridge.global_step == 10
+        assert parameters_client.pull() is pushed.pulled
+        assert parameters_client.global_step == 10
         np.testing.assert_array_equal(pulled.parameters, np.zeros(SIZE))
 
 
 @both_ways
 def test_a_push_without_gradient_or_parameters(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration(frame_skip=4))
-        bridge.pull()
-        assert bridge.push(None, env_steps=3).version == 0
-        pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration(frame_skip=4))
+        parameters_client.pull()
+        assert parameters_client.push(None, env_steps=3).version == 0
+        pushed = parameters_client.push(gradient(1), env_steps=2, want_parameters=False)
         assert pushed.pulled is None
         # The worker has no newer parameters, so the next gradient belongs to version 0.
-        assert bridge.push(gradient(1), env_steps=1).staleness == 1
+        assert parameters_client.push(gradient(1), env_steps=1).staleness == 1
         assert server.core.status().frames == 24
 
 
@@ -62,9 +62,9 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport)
         parameter_client(server.address, transport=transport) as slow,
         parameter_client(server.address, transport=transport) as fast,
     ):
-        for bridge in (slow, fast):
-            bridge.register(registration())
-            bridge.pull()
+        for parameters_client in (slow, fast):
+            parameters_client.register(registration())
+            parameters_client.pull()
         fast.push(gradient(1), env_steps=1)
         pushed = slow.push(gradient(1), env_steps=7)
         assert (pushed.discarded, pushed.staleness, pushed.global_step) == ("stale", 1, 8)
@@ -74,14 +74,14 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport)
 
 @both_ways
 def test_metrics_are_sent_with_a_push_and_counted_once(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration())
-        bridge.pull()
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
         for value in (10.0, 20.0):
-            bridge.metrics.episode(value, 5)
-            bridge.metrics.scalar("loss/value", value)
-        bridge.push(gradient(1), 1)
-        bridge.push(gradient(1), 1)
+            parameters_client.metrics.episode(value, 5)
+            parameters_client.metrics.scalar("loss/value", value)
+        parameters_client.push(gradient(1), 1)
+        parameters_client.push(gradient(1), 1)
         _, scalars = server.core.scalars()
         assert (scalars["episode/return"], scalars["loss/value"], server.core.status().episodes) == (15.0, 15.0, 2)
 
@@ -89,14 +89,14 @@ def test_metrics_are_sent_with_a_push_and_counted_once(transport: Transport) -> 
 def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("relaax.parameters.metrics.time.monotonic", lambda: now)
-    with running() as server, parameter_client(server.address) as bridge:
-        bridge.register(registration(purpose=EXPLOIT))
+    with running() as server, parameter_client(server.address) as parameters_client:
+        parameters_client.register(registration(purpose=EXPLOIT))
         for _ in range(3):
-            bridge.metrics.episode(1.0, 1)
-            bridge.flush()
+            parameters_client.metrics.episode(1.0, 1)
+            parameters_client.flush()
         assert server.core.status().episodes == 1
         now += 1.0
-        bridge.flush()
+        parameters_client.flush()
         assert server.core.status().episodes == 3
 
 
@@ -105,22 +105,22 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
 def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, purpose: Purpose) -> None:
     with (
         running(Models(statistics={"rewards": 1})) as server,
-        parameter_client(server.address, transport=transport) as bridge,
+        parameter_client(server.address, transport=transport) as parameters_client,
         parameter_client(server.address) as other,
     ):
-        bridge.register(registration(purpose=purpose))
+        parameters_client.register(registration(purpose=purpose))
         other.register(registration())
         other.pull()
-        first = bridge.pull()
-        assert bridge.pull() is first
+        first = parameters_client.pull()
+        assert parameters_client.pull() is first
         other.push(gradient(1), env_steps=1)
-        second = bridge.pull()
+        second = parameters_client.pull()
         np.testing.assert_array_equal(second.parameters, -gradient(1))
-        assert (second.version, bridge.pull()) == (1, second)
+        assert (second.version, parameters_client.pull()) == (1, second)
         # Statistics change without new parameters.
         other.metrics.statistic("rewards", Moments.of(np.array([[3.0]])))
         other.push(None, env_steps=1)
-        third = bridge.pull()
+        third = parameters_client.pull()
         assert third is not second
         assert third.parameters is second.parameters
         assert third.statistics["rewards"].count == 1
@@ -128,42 +128,42 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 
 @both_ways
 def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration())
-        assert bridge.push(None, env_steps=1).pulled is not None  # the worker did not have them
-        pulled = bridge.pull()
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration())
+        assert parameters_client.push(None, env_steps=1).pulled is not None  # the worker did not have them
+        pulled = parameters_client.pull()
         for nothing in (gradient(np.nan), None):
-            again = bridge.push(nothing, env_steps=1).pulled
+            again = parameters_client.push(nothing, env_steps=1).pulled
             assert again is not None and again.parameters is pulled.parameters and again.statistics is pulled.statistics
             assert again.frames == pulled.frames + 1
-            assert bridge.push(nothing, env_steps=0).pulled is again
+            assert parameters_client.push(nothing, env_steps=0).pulled is again
             pulled = again
-        changed = bridge.push(gradient(1), env_steps=1).pulled
+        changed = parameters_client.push(gradient(1), env_steps=1).pulled
         assert changed is not None
         np.testing.assert_array_equal(changed.parameters, -gradient(1))
-        bridge.push(gradient(1), env_steps=1, want_parameters=False)
-        late = bridge.push(None, env_steps=1).pulled
+        parameters_client.push(gradient(1), env_steps=1, want_parameters=False)
+        late = parameters_client.push(None, env_steps=1).pulled
         assert late is not None
         np.testing.assert_array_equal(late.parameters, -gradient(2))
 
 
 def test_close_sends_the_last_metrics_and_deregisters() -> None:
     with running() as server:
-        with parameter_client(server.address) as bridge:
-            bridge.register(registration())
+        with parameter_client(server.address) as parameters_client:
+            parameters_client.register(registration())
             assert server.core.status().workers == 1
-            bridge.metrics.episode(1.0, 1)
+            parameters_client.metrics.episode(1.0, 1)
         assert (server.core.status().workers, server.core.status().episodes) == (0, 1)
-        bridge.close()
+        parameters_client.close()
 
 
 @both_ways
 def test_an_exploit_worker_pulls_and_cannot_push(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration(purpose=EXPLOIT))
-        assert bridge.pull().version == 0
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration(purpose=EXPLOIT))
+        assert parameters_client.pull().version == 0
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
-            bridge.push(None, env_steps=1)
+            parameters_client.push(None, env_steps=1)
 
 
 def test_another_configuration_is_refused_with_the_difference() -> None:
@@ -185,24 +185,28 @@ def test_other_spaces_are_refused_as_those_of_the_client() -> None:
 
 
 def test_a_gradient_of_another_shape_or_dtype_is_an_error() -> None:
-    with running() as server, parameter_client(server.address) as bridge:
-        bridge.register(registration())
+    with running() as server, parameter_client(server.address) as parameters_client:
+        parameters_client.register(registration())
         with pytest.raises(RuntimeError, match="pull before"):
-            bridge.push(gradient(1), 1)
-        bridge.pull()
+            parameters_client.push(gradient(1), 1)
+        parameters_client.pull()
         for wrong in (np.zeros(SIZE + 1, np.float32), np.zeros(SIZE, np.float64)):
             with pytest.raises(ValueError, match="float32 of shape"):
-                bridge.push(wrong, 1)  # type: ignore[arg-type]
+                parameters_client.push(wrong, 1)  # type: ignore[arg-type]
 
 
 def test_a_push_with_a_lost_answer_is_applied_once() -> None:
-    with running() as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.metrics.episode(10.0, 5)
+    with (
+        running() as server,
+        CuttingProxy(server.address) as proxy,
+        parameter_client(proxy.address) as parameters_client,
+    ):
+        parameters_client.register(registration())
+        parameters_client.pull()
+        parameters_client.metrics.episode(10.0, 5)
         proxy.drop_answers()
         pushed = []
-        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread = threading.Thread(target=lambda: pushed.append(parameters_client.push(gradient(1), env_steps=5)))
         thread.start()
         wait_until(lambda: server.core.status().episodes, "the push arrives")  # episodes are processed last
         proxy.cut()
@@ -210,78 +214,82 @@ def test_a_push_with_a_lost_answer_is_applied_once() -> None:
         assert [(p.version, p.global_step, p.discarded) for p in pushed] == [(1, 5, None)]
         np.testing.assert_array_equal(server.parameters, -gradient(1))
         assert server.core.status().episodes == 1
-        assert bridge.push(gradient(1), env_steps=5).version == 2
+        assert parameters_client.push(gradient(1), env_steps=5).version == 2
 
 
 @both_ways
 def test_push_later_returns_the_answer_later(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        answer = bridge.push_later(gradient(1), env_steps=5)
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        answer = parameters_client.push_later(gradient(1), env_steps=5)
         wait_until(lambda: server.version == 1, "it is applied before anybody asks for the answer")
         pushed = answer()
         assert (pushed.version, pushed.global_step, answer()) == (1, 5, pushed)
-        assert bridge.pull() is pushed.pulled
-        first = bridge.push_later(gradient(1), env_steps=5)
-        assert bridge.pull().version == 2, "the next call waits for the answer"
-        second = bridge.push_later(gradient(1), env_steps=5, want_parameters=False)
-        assert bridge.push(gradient(1), env_steps=5).staleness == 1
+        assert parameters_client.pull() is pushed.pulled
+        first = parameters_client.push_later(gradient(1), env_steps=5)
+        assert parameters_client.pull().version == 2, "the next call waits for the answer"
+        second = parameters_client.push_later(gradient(1), env_steps=5, want_parameters=False)
+        assert parameters_client.push(gradient(1), env_steps=5).staleness == 1
         assert (first().version, second().version, second().pulled) == (2, 3, None)
-        assert bridge.global_step == 20
+        assert parameters_client.global_step == 20
 
 
 @both_ways
 def test_push_later_survives_a_new_incarnation(transport: Transport) -> None:
-    with running() as first, parameter_client(first.address, transport=transport) as bridge:
-        bridge.register(registration(session_id="s"))
-        bridge.pull()
+    with running() as first, parameter_client(first.address, transport=transport) as parameters_client:
+        parameters_client.register(registration(session_id="s"))
+        parameters_client.pull()
         first.stop()
         with running(address=first.address) as second:
-            answer = bridge.push_later(gradient(1), env_steps=7)
-            bridge.metrics.episode(3.0, 1)
-            bridge.flush()
+            answer = parameters_client.push_later(gradient(1), env_steps=7)
+            parameters_client.metrics.episode(3.0, 1)
+            parameters_client.flush()
             pushed = answer()
             assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
             assert second.core.status().episodes == 1
-            assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
+            assert parameters_client.push_later(gradient(1), env_steps=1)().discarded is None
 
 
 @both_ways
 def test_withheld_gradients_count_as_discarded(transport: Transport) -> None:
-    with running() as server, parameter_client(server.address, transport=transport) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        now = bridge.push(None, env_steps=5, withheld=True)
-        later = bridge.push_later(None, env_steps=5, withheld=True)()
+    with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        now = parameters_client.push(None, env_steps=5, withheld=True)
+        later = parameters_client.push_later(None, env_steps=5, withheld=True)()
         assert [(p.discarded, p.version) for p in (now, later)] == [("loss", 0)] * 2
         status = server.core.status()
         assert (status.global_step, status.discarded_loss, status.discarded) == (10, 2, 2)
-        assert bridge.push_later(None, env_steps=5)().discarded is None, "there was no gradient"
+        assert parameters_client.push_later(None, env_steps=5)().discarded is None, "there was no gradient"
 
 
 @both_ways
 def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) -> None:
-    with running() as first, parameter_client(first.address, transport=transport) as bridge:
-        bridge.register(registration(session_id="s"))
-        bridge.pull()
+    with running() as first, parameter_client(first.address, transport=transport) as parameters_client:
+        parameters_client.register(registration(session_id="s"))
+        parameters_client.pull()
         first.stop()
         with running(address=first.address) as second:
-            bridge.metrics.episode(3.0, 1)
-            bridge.flush()  # registers again: the parameters of the gradient are gone
-            pushed = bridge.push_later(gradient(1), env_steps=7)()
+            parameters_client.metrics.episode(3.0, 1)
+            parameters_client.flush()  # registers again: the parameters of the gradient are gone
+            pushed = parameters_client.push_later(gradient(1), env_steps=7)()
             assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
             assert pushed.pulled is not None, "new parameters"
             np.testing.assert_array_equal(second.parameters, np.zeros(SIZE))
-            assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
+            assert parameters_client.push_later(gradient(1), env_steps=1)().discarded is None
 
 
 def test_push_later_with_a_lost_answer_is_applied_once() -> None:
-    with running() as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
+    with (
+        running() as server,
+        CuttingProxy(server.address) as proxy,
+        parameter_client(proxy.address) as parameters_client,
+    ):
+        parameters_client.register(registration())
+        parameters_client.pull()
         proxy.drop_answers()
-        answer = bridge.push_later(gradient(1), env_steps=5)
+        answer = parameters_client.push_later(gradient(1), env_steps=5)
         wait_until(lambda: server.version == 1, "the push arrives")
         proxy.cut()
         pushed = answer()
@@ -290,10 +298,10 @@ def test_push_later_with_a_lost_answer_is_applied_once() -> None:
 
 
 def test_the_answer_reports_the_end_of_training() -> None:
-    with running(Models(max_global_step=10)) as server, parameter_client(server.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        answer = bridge.push_later(gradient(1), env_steps=10)
+    with running(Models(max_global_step=10)) as server, parameter_client(server.address) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        answer = parameters_client.push_later(gradient(1), env_steps=10)
         with pytest.raises(TrainingEnded):
             answer()
 
@@ -302,13 +310,13 @@ def test_a_push_is_sent_again_after_its_deadline() -> None:
     with (
         running() as server,
         CuttingProxy(server.address) as proxy,
-        parameter_client(proxy.address, timeout=0.5) as bridge,
+        parameter_client(proxy.address, timeout=0.5) as parameters_client,
     ):
-        bridge.register(registration())
-        bridge.pull()
+        parameters_client.register(registration())
+        parameters_client.pull()
         proxy.drop_answers()
         threading.Timer(0.7, proxy.cut).start()
-        assert bridge.push(gradient(1), env_steps=5).version == 1
+        assert parameters_client.push(gradient(1), env_steps=5).version == 1
         assert server.core.status().global_step == 5
 
 
@@ -318,48 +326,48 @@ def test_a_new_incarnation_counts_the_steps_of_the_lost_push(
 ) -> None:
     with running() as first:
         address = first.address
-        with parameter_client(address, transport=transport) as bridge:
-            bridge.register(registration(session_id="s"))
-            bridge.pull()
-            bridge.push(gradient(1), env_steps=5)
+        with parameter_client(address, transport=transport) as parameters_client:
+            parameters_client.register(registration(session_id="s"))
+            parameters_client.pull()
+            parameters_client.push(gradient(1), env_steps=5)
             first.stop()
             with running(address=address) as second:
-                bridge.metrics.episode(3.0, 1)
-                pushed = bridge.push(gradient(1), env_steps=7)
+                parameters_client.metrics.episode(3.0, 1)
+                pushed = parameters_client.push(gradient(1), env_steps=7)
                 assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
                 assert pushed.pulled is not None
                 np.testing.assert_array_equal(pushed.pulled.parameters, np.zeros(SIZE))
                 assert second.core.incarnation > first.core.incarnation
                 assert second.core.status().episodes == 1
-                assert bridge.push(gradient(1), env_steps=1).discarded is None
+                assert parameters_client.push(gradient(1), env_steps=1).discarded is None
 
 
 @both_ways
 def test_pulls_and_reports_survive_a_new_incarnation_too(transport: Transport) -> None:
     with running() as first:
         address = first.address
-        with parameter_client(address, transport=transport) as bridge:
-            bridge.register(registration(purpose=EXPLOIT))
-            pulled = bridge.pull()
+        with parameter_client(address, transport=transport) as parameters_client:
+            parameters_client.register(registration(purpose=EXPLOIT))
+            pulled = parameters_client.pull()
             first.stop()
             with running(address=address) as second:
-                bridge.metrics.episode(3.0, 1)
-                bridge.flush()
+                parameters_client.metrics.episode(3.0, 1)
+                parameters_client.flush()
                 assert (second.core.status().episodes, second.core.status().exploit_workers) == (1, 1)
-                assert bridge.pull() is not pulled
+                assert parameters_client.pull() is not pulled
 
 
 def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> None:
     with (
         running(directory=tmp_path) as first,
         CuttingProxy(first.address) as proxy,
-        parameter_client(proxy.address) as bridge,
+        parameter_client(proxy.address) as parameters_client,
     ):
-        bridge.register(registration())
-        bridge.pull()
+        parameters_client.register(registration())
+        parameters_client.pull()
         proxy.drop_answers()
         pushed = []
-        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread = threading.Thread(target=lambda: pushed.append(parameters_client.push(gradient(1), env_steps=5)))
         thread.start()
         wait_until(lambda: first.version == 1, "the push arrives")
         first.stop()
@@ -367,7 +375,7 @@ def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> Non
             proxy.cut()
             thread.join(60)
             assert [(p.discarded, p.version, p.global_step) for p in pushed] == [(None, 1, 5)]
-            assert bridge.push(gradient(1), env_steps=2).discarded == "incarnation"
+            assert parameters_client.push(gradient(1), env_steps=2).discarded == "incarnation"
             assert second.core.status().global_step == 7
             np.testing.assert_array_equal(second.parameters, -gradient(1))
 
@@ -379,9 +387,9 @@ def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
             parameter_client(server.address, transport=transport) as first,
             parameter_client(server.address, transport=transport) as second,
         ):
-            for bridge in (first, second):
-                bridge.register(registration())
-                bridge.pull()
+            for parameters_client in (first, second):
+                parameters_client.register(registration())
+                parameters_client.pull()
             assert first.push(gradient(1), env_steps=9).global_step == 9
             with pytest.raises(TrainingEnded, match="step 19"):
                 first.push(gradient(1), env_steps=10)
@@ -396,10 +404,10 @@ def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
 
 
 def test_unavailable_is_raised_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with unused_address() as address, parameter_client(address, unavailable_after=0.5) as bridge:
+    with unused_address() as address, parameter_client(address, unavailable_after=0.5) as parameters_client:
         begun = time.monotonic()
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.5 s"):
-            bridge.register(registration())
+            parameters_client.register(registration())
         assert 0.4 < time.monotonic() - begun < 30
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -411,12 +419,12 @@ def test_eight_concurrent_workers_lose_no_updates(transport: Transport) -> None:
 
     def work(address: str, number: int) -> None:
         try:
-            with parameter_client(address, transport=transport) as bridge:
-                bridge.register(registration(session_id=str(number)))
-                bridge.pull()
+            with parameter_client(address, transport=transport) as parameters_client:
+                parameters_client.register(registration(session_id=str(number)))
+                parameters_client.pull()
                 for _ in range(pushes):
-                    bridge.push(-gradient(*[number + 1.0] * SIZE), env_steps=2)
-                    parameters = bridge.pull().parameters
+                    parameters_client.push(-gradient(*[number + 1.0] * SIZE), env_steps=2)
+                    parameters = parameters_client.pull().parameters
                     assert (parameters == parameters[0]).all()
         except BaseException as error:
             failures.append(error)

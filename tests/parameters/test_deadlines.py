@@ -58,12 +58,12 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(server_module, "CallCounter", DeadlineRecorder)
     with running() as server:
-        with parameter_client(server.address) as bridge:
-            bridge.register(registration())
-            bridge.pull()
-            bridge.push(gradient(1), env_steps=1)
-            bridge.metrics.scalar("a/b", 1.0)
-            bridge.flush()
+        with parameter_client(server.address) as parameters_client:
+            parameters_client.register(registration())
+            parameters_client.pull()
+            parameters_client.push(gradient(1), env_steps=1)
+            parameters_client.metrics.scalar("a/b", 1.0)
+            parameters_client.flush()
         reader = ProgressReader()
         reader.poll(server.address)
         reader.close()

@@ -60,13 +60,13 @@ MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
 @contextmanager
 def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[ParameterClient]:
     """A registered client that has pulled."""
-    bridge = ParameterClient(address, **options, transport="hogwild")
+    parameters_client = ParameterClient(address, **options, transport="hogwild")
     try:
-        bridge.register(registration(fingerprint=fingerprint(size=size)))
-        bridge.pull()
-        yield bridge
+        parameters_client.register(registration(fingerprint=fingerprint(size=size)))
+        parameters_client.pull()
+        yield parameters_client
     finally:
-        bridge.close()
+        parameters_client.close()
 
 
 def gradients(count: int) -> npt.NDArray[np.float32]:
@@ -82,12 +82,12 @@ CENTERED = RMSProp(centered=True)
 )
 def test_one_worker_gets_the_same_bytes_as_without_hogwild(optimizer: OptimizerSpec, shards: int) -> None:
     models = Models(optimizer, learning_rate=0.1, end=1000)
-    with sharded(shards, models) as there, parameter_client(there.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        expected = [bridge.push(each, 10).pulled for each in gradients(5)]
-    with sharded(shards, models) as here, hogwild(here.addresses) as bridge:
-        found = [bridge.push(each, 10).pulled for each in gradients(5)]
+    with sharded(shards, models) as there, parameter_client(there.addresses) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        expected = [parameters_client.push(each, 10).pulled for each in gradients(5)]
+    with sharded(shards, models) as here, hogwild(here.addresses) as parameters_client:
+        found = [parameters_client.push(each, 10).pulled for each in gradients(5)]
         parameters = here.parameters
     for one, other in zip(found, expected, strict=True):
         assert one is not None and other is not None
@@ -99,49 +99,53 @@ def test_one_worker_gets_the_same_bytes_as_without_hogwild(optimizer: OptimizerS
 
 def test_steps_metrics_statistics_and_the_end_are_unchanged() -> None:
     models = Models(RMSProp(), max_global_step=100, statistics={"s": 1})
-    with running(models) as server, hogwild(server.address) as bridge, hogwild(server.address) as other:
-        bridge.metrics.episode(5.0, 3)
-        bridge.metrics.statistic("s", Moments.of(np.ones((4, 1))))
-        pushed = bridge.push(gradient(1), 10)
+    with running(models) as server, hogwild(server.address) as parameters_client, hogwild(server.address) as other:
+        parameters_client.metrics.episode(5.0, 3)
+        parameters_client.metrics.statistic("s", Moments.of(np.ones((4, 1))))
+        pushed = parameters_client.push(gradient(1), 10)
         assert (pushed.version, pushed.global_step, pushed.staleness, pushed.discarded) == (1, 10, 0, None)
         assert pushed.pulled is not None and pushed.pulled.statistics["s"].count == 4
         assert other.push(gradient(1), 10).staleness == 1
-        assert bridge.push(gradient(1), 10, want_parameters=False).pulled is None
-        assert bridge.push(gradient(np.nan), 10).discarded == "not_finite"
-        assert bridge.push(None, 10, withheld=True).discarded == "loss"
+        assert parameters_client.push(gradient(1), 10, want_parameters=False).pulled is None
+        assert parameters_client.push(gradient(np.nan), 10).discarded == "not_finite"
+        assert parameters_client.push(None, 10, withheld=True).discarded == "loss"
         status = server.core.status()
         assert (status.updates, status.discarded, status.episodes) == (3, 2, 1)
         assert status.global_step == 50
         with pytest.raises(TrainingEnded):
-            bridge.push(gradient(1), 50)
+            parameters_client.push(gradient(1), 50)
 
 
 def test_updates_of_others_are_seen_and_pulled_ones_stay() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge, parameter_client(server.address) as ordinary:
+    with (
+        running(MODELS) as server,
+        hogwild(server.address) as parameters_client,
+        parameter_client(server.address) as ordinary,
+    ):
         ordinary.register(registration())
         before = ordinary.pull()
-        held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
+        held = [parameters_client.push(gradient(1), 1).pulled for _ in range(6)]
         values = [pulled.parameters[0] for pulled in held if pulled is not None]
         assert values == sorted(set(values), reverse=True), "each pulled vector is still different"
         assert before.parameters[0] == 0
         after = ordinary.push(gradient(1), 1).pulled
         assert after is not None and after.parameters[0] < values[-1]
-        assert bridge.pull().parameters[0] == after.parameters[0]
+        assert parameters_client.pull().parameters[0] == after.parameters[0]
 
 
 def test_a_checkpoint_has_all_updates_and_is_resumed(tmp_path: Path) -> None:
     with running(MODELS, tmp_path) as first:
         address = first.address
-        with hogwild(address) as bridge:
+        with hogwild(address) as parameters_client:
             for each in gradients(5):
-                last = bridge.push(each, 10).pulled
+                last = parameters_client.push(each, 10).pulled
             first.stop()
             with running(MODELS, tmp_path, address=address) as second:
                 assert last is not None and second.parameters.tobytes() == last.parameters.tobytes()
-                pushed = bridge.push(gradient(1), 10)
+                pushed = parameters_client.push(gradient(1), 10)
                 assert (pushed.discarded, pushed.global_step) == ("incarnation", 60)
                 assert pushed.pulled is not None and pushed.pulled.parameters.tobytes() == last.parameters.tobytes()
-                after = bridge.push(gradient(1), 10)
+                after = parameters_client.push(gradient(1), 10)
                 assert (after.discarded, after.version) == (None, 6)
     with running(MODELS) as alone, parameter_client(alone.address) as ordinary:
         ordinary.register(registration())
@@ -153,61 +157,68 @@ def test_a_checkpoint_has_all_updates_and_is_resumed(tmp_path: Path) -> None:
     assert after.pulled.parameters.tobytes() == expected.parameters.tobytes(), "the slot was restored too"
 
 
-def lose(server: Running, bridge: ParameterClient) -> None:
+def lose(server: Running, parameters_client: ParameterClient) -> None:
     """Close the server's connections. The worker detects it with its next request."""
     for connection in list(server.server._local._sessions.values()):
         connection.close()
-    bridge.pull()
-    assert not bridge.shares_memory
+    parameters_client.pull()
+    assert not parameters_client.shares_memory
 
 
 def test_a_lost_connection_is_made_again() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge, parameter_client(server.address) as ordinary:
+    with (
+        running(MODELS) as server,
+        hogwild(server.address) as parameters_client,
+        parameter_client(server.address) as ordinary,
+    ):
         ordinary.register(registration())
         ordinary.pull()
-        bridge.push(gradient(1), 1)
-        lose(server, bridge)
+        parameters_client.push(gradient(1), 1)
+        lose(server, parameters_client)
         ordinary.push(gradient(1), 1)
         for version, staleness in ((3, 1), (4, 0)):
-            pushed = bridge.push(gradient(1), 1)
+            pushed = parameters_client.push(gradient(1), 1)
             assert (pushed.version, pushed.staleness, pushed.discarded) == (version, staleness, None)
-        assert bridge.shares_memory
+        assert parameters_client.shares_memory
         assert server.core.status().workers == 2, "it is still the same worker"
-        lose(server, bridge)
-        server.core.deregister(bridge._worker_id)
-        pushed = bridge.push(gradient(1), 1)
+        lose(server, parameters_client)
+        server.core.deregister(parameters_client._worker_id)
+        pushed = parameters_client.push(gradient(1), 1)
         assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered again"
-        assert bridge.push(gradient(1), 1).version == 5
+        assert parameters_client.push(gradient(1), 1).version == 5
 
 
 def test_a_reconnection_without_memory_ends_the_worker() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge:
+    with running(MODELS) as server, hogwild(server.address) as parameters_client:
         for connection in list(server.server._local._sessions.values()):
             connection.close()
-        bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before the loss was detected
+        parameters_client.push(gradient(1), 1, want_parameters=False)  # it was applied before the loss was detected
         server.server._local._offers.open = False
-        server.core.deregister(bridge._worker_id)
+        server.core.deregister(parameters_client._worker_id)
         with pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none"):
-            bridge.push(gradient(1), 1)
+            parameters_client.push(gradient(1), 1)
 
 
 def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(MODELS) as server, hogwild(server.address, unavailable_after=0.2) as bridge:
-        lose(server, bridge)
+    with running(MODELS) as server, hogwild(server.address, unavailable_after=0.2) as parameters_client:
+        lose(server, parameters_client)
         with monkeypatch.context() as scarce:
             scarce.setattr(segments, "make", no_memory)
             says = r"hogwild: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
             with pytest.raises(ParameterServerUnavailable, match=says):
-                bridge.push(gradient(1), 1)
+                parameters_client.push(gradient(1), 1)
         assert server.version == 0
-        memory = SharedMemory(bridge._links[0].transport._offer, bridge._worker_id, SIZE)
+        memory = SharedMemory(parameters_client._links[0].transport._offer, parameters_client._worker_id, SIZE)
         with closing(memory):
             server.core.access.close("shards are away")
             with pytest.raises(NoSharedMemory, match="shards are away") as why:
-                memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+                memory.live(
+                    0,
+                    pb.PullRequest(worker_id=parameters_client._worker_id, incarnation=parameters_client._incarnation),
+                )
             assert why.value.kind is FailureKind.TEMPORARY
             server.core.access.open()
-        assert bridge.push(gradient(1), 1).version == 1
+        assert parameters_client.push(gradient(1), 1).version == 1
 
 
 @pytest.mark.parametrize(
@@ -221,25 +232,27 @@ def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
 def test_live_vectors_are_for_workers_of_this_incarnation(
     changes: dict[str, Any], index: int, says: str, trouble: FailureKind
 ) -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge:
-        memory = bridge._links[0].memory
+    with running(MODELS) as server, hogwild(server.address) as parameters_client:
+        memory = parameters_client._links[0].memory
         assert memory is not None
-        asker = {"worker_id": bridge._worker_id, "incarnation": bridge._incarnation, **changes}
+        asker = {"worker_id": parameters_client._worker_id, "incarnation": parameters_client._incarnation, **changes}
         with pytest.raises(NoSharedMemory, match=says) as why:
             memory.live(index, pb.PullRequest(**asker))
         assert why.value.kind is trouble
 
 
 def test_exploit_workers_get_no_writable_memory() -> None:
-    with running(MODELS) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge:
-        bridge.register(registration(purpose=EXPLOIT))
-        assert bridge.pull().version == 0
-        assert bridge.shares_memory
-        assert bridge._hogwild is not None and not bridge._hogwild._live
-        memory = bridge._links[0].memory
+    with running(MODELS) as server, closing(ParameterClient(server.address, transport="hogwild")) as parameters_client:
+        parameters_client.register(registration(purpose=EXPLOIT))
+        assert parameters_client.pull().version == 0
+        assert parameters_client.shares_memory
+        assert parameters_client._hogwild is not None and not parameters_client._hogwild._live
+        memory = parameters_client._links[0].memory
         assert memory is not None
         with pytest.raises(NoSharedMemory, match="an exploit worker may not change parameters") as why:
-            memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+            memory.live(
+                0, pb.PullRequest(worker_id=parameters_client._worker_id, incarnation=parameters_client._incarnation)
+            )
         assert why.value.kind is FailureKind.PERMANENT
 
 
@@ -273,30 +286,30 @@ def test_a_gradient_may_have_strides() -> None:
     with (
         running(MODELS) as one,
         running(MODELS) as other,
-        hogwild(one.address) as bridge,
+        hogwild(one.address) as parameters_client,
         hogwild(other.address) as two,
     ):
-        bridge.push(wide[::2], 1)
+        parameters_client.push(wide[::2], 1)
         two.push(wide[::2].copy(), 1)
         assert one.parameters.tobytes() == other.parameters.tobytes()
 
 
 def test_restored_shards_are_updated_in_new_memory(tmp_path: Path) -> None:
-    with sharded(2, MODELS, tmp_path) as shards, hogwild(shards.addresses) as bridge:
+    with sharded(2, MODELS, tmp_path) as shards, hogwild(shards.addresses) as parameters_client:
         for each in gradients(3):
-            bridge.push(each, 10)
+            parameters_client.push(each, 10)
         assert shards.save()
         saved = shards.parameters
-        bridge.push(gradient(1), 10)
+        parameters_client.push(gradient(1), 10)
         shards.all[1].vanish()
         shards.restart(1)
         shards.wait_serving()
-        pushed = bridge.push(gradient(1), 10)
+        pushed = parameters_client.push(gradient(1), 10)
         assert (pushed.discarded, pushed.version) == ("incarnation", 3)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, saved)
         np.testing.assert_array_equal(shards.parameters, saved)
-        after = bridge.push(gradient(1), 10)
+        after = parameters_client.push(gradient(1), 10)
         assert (after.discarded, after.version) == (None, 4)
         assert after.pulled is not None
         assert after.pulled.parameters.tobytes() == shards.parameters.tobytes() != saved.tobytes()
@@ -307,9 +320,9 @@ def test_concurrent_workers_lose_no_counts() -> None:
 
     def work(address: str) -> None:
         try:
-            with hogwild(address) as bridge:
+            with hogwild(address) as parameters_client:
                 for each in gradients(50):
-                    bridge.push(each, 2)
+                    parameters_client.push(each, 2)
         except BaseException as error:
             failures.append(error)
 
@@ -328,7 +341,7 @@ def test_concurrent_workers_lose_no_counts() -> None:
 def test_a_worker_killed_during_a_write_affects_no_other(processes: Processes, tmp_path: Path) -> None:
     size = 300_000
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    with running(MODELS, tmp_path) as server, hogwild(server.address, size) as bridge:
+    with running(MODELS, tmp_path) as server, hogwild(server.address, size) as parameters_client:
         child = processes.start(
             sys.executable,
             "-m",
@@ -343,7 +356,7 @@ def test_a_worker_killed_during_a_write_affects_no_other(processes: Processes, t
         child.kill()
         wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen its end")
         counted = server.version
-        pushed = bridge.push(np.ones(size, np.float32), 1)
+        pushed = parameters_client.push(np.ones(size, np.float32), 1)
         assert pushed.version == counted + 1
         assert pushed.pulled is not None
         parameters = pushed.pulled.parameters
@@ -380,8 +393,12 @@ def test_models_that_hogwild_does_not_support_are_refused(models: Models, says: 
     refused = pytest.raises(
         ParameterServerUnusable, match=f"does not support bridge hogwild: {says}; set bridge to auto"
     )
-    with running(models) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge, refused:
-        bridge.register(registration())
+    with (
+        running(models) as server,
+        closing(ParameterClient(server.address, transport="hogwild")) as parameters_client,
+        refused,
+    ):
+        parameters_client.register(registration())
 
 
 def test_hogwild_updates_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -394,20 +411,20 @@ def test_hogwild_without_shared_memory_is_refused() -> None:
     with running(MODELS) as server:
         server.server._local._offers.open = False
         with (
-            closing(ParameterClient(server.address, transport="hogwild")) as bridge,
+            closing(ParameterClient(server.address, transport="hogwild")) as parameters_client,
             pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none; run both on one host"),
         ):
-            bridge.register(registration())
+            parameters_client.register(registration())
 
 
 def test_applied_pushes_without_shared_memory_are_refused() -> None:
-    with running(MODELS) as server, parameter_client(server.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        common = bridge._common_request(1, True, False)
+    with running(MODELS) as server, parameter_client(server.address) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        common = parameters_client._common_request(1, True, False)
         common.applied = True
         with pytest.raises(ParameterServerError, match="and needs shared memory"):
-            bridge._push(common, None)
+            parameters_client._push(common, None)
         assert server.version == 0
 
 

@@ -39,56 +39,56 @@ def test_all_shards_must_be_named_in_their_order() -> None:
             ([first, second, second], "is one of 2 shards, but 3 addresses were given"),
             ([second, first], "is shard 1, but it is listed as shard 0"),
         ):
-            with parameter_client(addresses) as bridge, pytest.raises(ParameterServerError, match=sentence):
-                bridge.register(registration())
+            with parameter_client(addresses) as parameters_client, pytest.raises(ParameterServerError, match=sentence):
+                parameters_client.register(registration())
 
 
 def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
     with (
         sharded(SIZE + 1) as shards,
-        parameter_client(shards.addresses) as bridge,
+        parameter_client(shards.addresses) as parameters_client,
         pytest.raises(ParameterServerError, match=f"the model has {SIZE} parameters: too few for {SIZE + 1} shards"),
     ):
-        bridge.register(registration())
+        parameters_client.register(registration())
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
     with (
         sharded(2, Models(max_staleness=0)) as shards,
-        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as parameters_client,
     ):
-        bridge.register(registration())
-        bridge.pull()
+        parameters_client.register(registration())
+        parameters_client.pull()
         broken = ONES.copy()
         broken[-1] = np.nan
-        pushed = bridge.push(broken, env_steps=3)
+        pushed = parameters_client.push(broken, env_steps=3)
         assert (pushed.discarded, pushed.global_step) == ("not_finite", 3)
         np.testing.assert_array_equal(shards.parameters, [-1] * 4 + [0] * 4)
         assert [shard.version for shard in shards.all] == [1, 0]
         # The first shard is one version ahead. Each shard computes the staleness of its own part.
-        assert bridge.push(ONES, env_steps=3, want_parameters=False).discarded is None
-        assert bridge.push(ONES, env_steps=3).staleness == 1
+        assert parameters_client.push(ONES, env_steps=3, want_parameters=False).discarded is None
+        assert parameters_client.push(ONES, env_steps=3).staleness == 1
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 def test_unmodified_parameters_are_not_sent_again(transport: Transport) -> None:
     with (
         sharded(2) as shards,
-        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as parameters_client,
         parameter_client(shards.addresses, transport=transport) as other,
     ):
-        for each in (bridge, other):
+        for each in (parameters_client, other):
             each.register(registration())
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         other.pull()
         half = ONES.copy()
         half[:4] = np.nan
         other.push(half, env_steps=1)
-        again = bridge.pull()
+        again = parameters_client.pull()
         assert again is not pulled
         np.testing.assert_array_equal(again.parameters, [0] * 4 + [-1] * 4)
-        assert bridge.pull() is again
+        assert parameters_client.pull() is again
 
 
 class FilledNumpy:
@@ -110,15 +110,15 @@ def test_modified_and_unmodified_shards_are_joined(
     monkeypatch.setattr(received_state, "np", FilledNumpy())
     with (
         sharded(3) as shards,
-        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as parameters_client,
         parameter_client(shards.addresses, transport=transport) as other,
     ):
-        for each in (bridge, other):
+        for each in (parameters_client, other):
             each.register(registration())
             each.pull()
         # All elements are different and not 0, so that none is in the right place by chance.
         other.push(gradient(*range(1, SIZE + 1)), env_steps=1)
-        before = bridge.pull().parameters.copy()
+        before = parameters_client.pull().parameters.copy()
         np.testing.assert_array_equal(before, -gradient(*range(1, SIZE + 1)))
         step = gradient(*range(100, 100 + SIZE))
         expected = before.copy()
@@ -129,11 +129,11 @@ def test_modified_and_unmodified_shards_are_joined(
             else:
                 step[part] = np.nan
         other.push(step, env_steps=1)
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         np.testing.assert_array_equal(pulled.parameters, expected)
-        assert bridge.pull() is pulled
+        assert parameters_client.pull() is pulled
         # The same holds for the answer to its own push.
-        again = bridge.push(step, env_steps=1).pulled
+        again = parameters_client.push(step, env_steps=1).pulled
         assert again is not None
         np.testing.assert_array_equal(again.parameters, expected - np.nan_to_num(step))
         np.testing.assert_array_equal(pulled.parameters, expected)
@@ -141,22 +141,22 @@ def test_modified_and_unmodified_shards_are_joined(
 
 def test_close_deregisters_from_all_shards() -> None:
     with sharded(3) as shards:
-        with parameter_client(shards.addresses) as bridge:
-            bridge.register(registration())
+        with parameter_client(shards.addresses) as parameters_client:
+            parameters_client.register(registration())
             assert [shard.core.status().workers for shard in shards.all] == [1, 1, 1]
         assert [shard.core.status().workers for shard in shards.all] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("arrived", [0, 1])
 def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arrived: int) -> None:
-    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(ONES, env_steps=10)
-        _one_part_only(bridge, arrived)
+    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        parameters_client.push(ONES, env_steps=10)
+        _one_part_only(parameters_client, arrived)
         assert shards.save()
         _lose(shards)
-        pushed = bridge.push(ONES, env_steps=5)
+        pushed = parameters_client.push(ONES, env_steps=5)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 15)
         counters = shards.leader.core.model.shard.counters
         assert (counters.env_steps, counters.frames) == (15, 15)
@@ -167,22 +167,22 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
 
 
 def test_a_push_answered_before_a_roll_back_is_counted_again(tmp_path: Path) -> None:
-    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(ONES, env_steps=10)
+    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        parameters_client.push(ONES, env_steps=10)
         assert shards.save()
         _lose(shards)
-        pushed = bridge.push(ONES, env_steps=5)
+        pushed = parameters_client.push(ONES, env_steps=5)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 15)
         np.testing.assert_array_equal(shards.parameters, -ONES)
 
 
-def _one_part_only(bridge: ParameterClient, shard: int) -> None:
+def _one_part_only(parameters_client: ParameterClient, shard: int) -> None:
     """Send only one shard its part of the next push, like a worker that is disconnected from the other shard."""
-    link = bridge._links[shard]
-    common = pb.PushRequest(env_steps=5, global_step=bridge.global_step)
-    call = link.push(bridge._worker_id, bridge._incarnation, common, ONES)
+    link = parameters_client._links[shard]
+    common = pb.PushRequest(env_steps=5, global_step=parameters_client.global_step)
+    call = link.push(parameters_client._worker_id, parameters_client._incarnation, common, ONES)
     call.method(call.request, timeout=30)
     link._push_id -= 1
 

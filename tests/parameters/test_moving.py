@@ -25,21 +25,21 @@ def test_a_worker_follows_a_server_that_moves(transport: Transport, tmp_path: Pa
     with running(directory=checkpoints) as first:
         put(book, first.address)
         [target] = targets(RlxServerSection(parameter_server=[f"@{book}"]))
-        bridge = ParameterClient([target], transport=transport, timeout=5.0)
+        parameters_client = ParameterClient([target], transport=transport, timeout=5.0)
         try:
-            bridge.register(registration())
-            bridge.pull()
-            assert bridge.push(gradient(1), env_steps=5).discarded is None
+            parameters_client.register(registration())
+            parameters_client.pull()
+            assert parameters_client.push(gradient(1), env_steps=5).discarded is None
             first.stop()
             with running(directory=checkpoints) as second:
                 assert second.address != first.address
                 put(book, second.address)
-                pushed = bridge.push(gradient(1), env_steps=7)
+                pushed = parameters_client.push(gradient(1), env_steps=7)
                 assert (pushed.discarded, pushed.global_step) == ("incarnation", 12)
-                assert bridge.push(gradient(1), env_steps=1).discarded is None
+                assert parameters_client.push(gradient(1), env_steps=1).discarded is None
                 np.testing.assert_array_equal(second.parameters, -gradient(2))
         finally:
-            bridge.close()
+            parameters_client.close()
 
 
 def test_an_unreadable_file_keeps_the_last_address(tmp_path: Path) -> None:

@@ -150,13 +150,13 @@ def test_gradients_and_parameters_are_rounded_on_the_wire(name: str) -> None:
     fine = 1 + 2**-12  # 12 fraction bits, more than either precision has
     with (
         running(Models(learning_rate=fine)) as server,
-        parameter_client(server.address, wire_precision=name) as bridge,
+        parameter_client(server.address, wire_precision=name) as parameters_client,
         parameter_client(server.address) as exact,
     ):
-        for each in (bridge, exact):
+        for each in (parameters_client, exact):
             each.register(registration())
             each.pull()
-        pulled = bridge.push(gradient(fine, -2), env_steps=1).pulled
+        pulled = parameters_client.push(gradient(fine, -2), env_steps=1).pulled
         assert pulled is not None
         np.testing.assert_array_equal(pulled.parameters, gradient(-1, 2))
         assert (pulled.parameters.dtype, pulled.parameters.flags.writeable) == (np.float32, False)
@@ -182,24 +182,24 @@ def test_half_of_the_bytes_are_sent(name: str) -> None:
 
 @short
 def test_gradients_that_are_not_finite_are_discarded(name: str) -> None:
-    with running() as server, parameter_client(server.address, wire_precision=name) as bridge:
-        bridge.register(registration())
-        bridge.pull()
+    with running() as server, parameter_client(server.address, wire_precision=name) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
         for wrong in (np.nan, np.inf, -np.inf):
-            assert bridge.push(gradient(wrong), env_steps=1).discarded == "not_finite"
+            assert parameters_client.push(gradient(wrong), env_steps=1).discarded == "not_finite"
         assert server.version == 0
 
 
 def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as server, parameter_client(server.address, wire_precision="float16") as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        pushed = bridge.push(gradient(1e6, 1), env_steps=1)
+    with running() as server, parameter_client(server.address, wire_precision="float16") as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        pushed = parameters_client.push(gradient(1e6, 1), env_steps=1)
         assert pushed.discarded is None
         np.testing.assert_array_equal(server.parameters, gradient(-65504, -1))
-        bridge.push(gradient(100), env_steps=1)  # a parameter is too large now, which the server logs
+        parameters_client.push(gradient(100), env_steps=1)  # a parameter is too large now, which the server logs
         np.testing.assert_array_equal(server.parameters, gradient(-65604, -1))
-        np.testing.assert_array_equal(bridge.pull().parameters, gradient(-65504, -1))
+        np.testing.assert_array_equal(parameters_client.pull().parameters, gradient(-65504, -1))
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [message[: message.index(" are")] for message in warnings] == [
         "1 of 8 numbers of a gradient",
@@ -209,23 +209,26 @@ def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureF
 
 @short
 def test_several_shards_use_16_bit_numbers(name: str) -> None:
-    with sharded(3) as shards, parameter_client(shards.addresses, wire_precision=name) as bridge:
-        bridge.register(registration())
-        pulled = bridge.pull()
-        pushed = bridge.push(gradient(*range(SIZE)), env_steps=1)
+    with sharded(3) as shards, parameter_client(shards.addresses, wire_precision=name) as parameters_client:
+        parameters_client.register(registration())
+        pulled = parameters_client.pull()
+        pushed = parameters_client.push(gradient(*range(SIZE)), env_steps=1)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -gradient(*range(SIZE)))
         np.testing.assert_array_equal(pulled.parameters, np.zeros(SIZE))
-        assert bridge.pull() is pushed.pulled
+        assert parameters_client.pull() is pushed.pulled
 
 
 def test_shared_memory_uses_float32_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, parameter_client(server.address, transport="auto", wire_precision="float16") as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        assert bridge.shares_memory
-        pushed = bridge.push(gradient(1e6, 1 + 2**-20), env_steps=1)
+    with (
+        running() as server,
+        parameter_client(server.address, transport="auto", wire_precision="float16") as parameters_client,
+    ):
+        parameters_client.register(registration())
+        parameters_client.pull()
+        assert parameters_client.shares_memory
+        pushed = parameters_client.push(gradient(1e6, 1 + 2**-20), env_steps=1)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -gradient(1e6, 1 + 2**-20))
     expected = "using shared memory for vectors, in float32: wire-precision float16"

@@ -47,11 +47,11 @@ WORKER = "0" * 32
 @contextmanager
 def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
     """A registered client that has pulled."""
-    with parameter_client(server.address, **{"transport": "shared_memory", **options}) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        assert bridge.shares_memory
-        yield bridge
+    with parameter_client(server.address, **{"transport": "shared_memory", **options}) as parameters_client:
+        parameters_client.register(registration())
+        parameters_client.pull()
+        assert parameters_client.shares_memory
+        yield parameters_client
 
 
 def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.SharedMemoryOffer:
@@ -106,18 +106,18 @@ def copies(sock: socket.socket) -> int:
 
 
 def test_pulled_vectors_do_not_change_while_in_use() -> None:
-    with running() as server, sharing(server) as bridge:
-        held = [bridge.pull().parameters]
+    with running() as server, sharing(server) as parameters_client:
+        held = [parameters_client.pull().parameters]
         for _ in range(10):
-            pulled = bridge.push(gradient(1), 1).pulled
+            pulled = parameters_client.push(gradient(1), 1).pulled
             assert pulled is not None
             held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view is enough
         np.testing.assert_array_equal([vector.ravel()[0] for vector in held], -np.arange(11))
 
 
 def test_pulled_vectors_survive_a_lost_connection() -> None:
-    with running() as server, sharing(server) as bridge, sharing(server) as other:
-        held = [bridge.pull(), *(bridge.push(gradient(1), 1).pulled for _ in range(4))]
+    with running() as server, sharing(server) as parameters_client, sharing(server) as other:
+        held = [parameters_client.pull(), *(parameters_client.push(gradient(1), 1).pulled for _ in range(4))]
         for connection in list(server.server._local._sessions.values()):
             connection.close()
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen their end")
@@ -130,8 +130,8 @@ def test_pulled_vectors_survive_a_lost_connection() -> None:
 def test_unused_segments_are_reused() -> None:
     with running() as server, sharing(server) as one, sharing(server) as other:
         for _ in range(20):
-            for bridge in (one, other):
-                bridge.push(gradient(1), 1)
+            for parameters_client in (one, other):
+                parameters_client.push(gradient(1), 1)
         assert len(server.core.segments.alive) <= 6, "each worker uses one or two segments, the shard one"
         held = [one.push(gradient(1), 1).pulled for _ in range(12)]
         assert len(server.core.segments.alive) > 12
@@ -145,40 +145,40 @@ def test_unused_segments_are_reused() -> None:
 
 
 def test_a_worker_can_hold_a_bounded_number_of_vectors() -> None:
-    with running() as server, sharing(server, transport="auto") as bridge:
-        held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MAX_HELD_VECTORS)]
+    with running() as server, sharing(server, transport="auto") as parameters_client:
+        held = [parameters_client.push(gradient(1), 1).pulled for _ in range(3 * MAX_HELD_VECTORS)]
         assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MAX_HELD_VECTORS, -1))
         assert len(server.core.segments.alive) <= MAX_HELD_VECTORS + 6
 
 
 def test_workers_use_grpc_when_shared_memory_is_exhausted() -> None:
-    with running() as server, sharing(server, transport="auto") as bridge:
+    with running() as server, sharing(server, transport="auto") as parameters_client:
         taken = server.core.shared.taken()
         server.core.shared.limit = taken + 4 * 4 * SIZE
-        held = [bridge.push(gradient(1), 1).pulled for _ in range(12)]
+        held = [parameters_client.push(gradient(1), 1).pulled for _ in range(12)]
         assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -13, -1))
         assert server.core.shared.taken() <= server.core.shared.limit
 
 
 def test_a_gradient_can_be_computed_in_shared_memory() -> None:
-    with running() as server, sharing(server) as bridge:
-        memory = bridge.gradient_memory()
+    with running() as server, sharing(server) as parameters_client:
+        memory = parameters_client.gradient_memory()
         assert memory is not None
         for sign in (1, 2):
             memory[:] = gradient(sign)
-            bridge.push(memory, 1)
-        pulled = bridge.push(gradient(4), 1).pulled
+            parameters_client.push(memory, 1)
+        pulled = parameters_client.push(gradient(4), 1).pulled
         assert pulled is not None
         np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
         np.testing.assert_array_equal(memory, gradient(4), "a gradient from elsewhere is copied there")
-    with running() as server, parameter_client(server.address, transport="grpc") as bridge:
-        bridge.register(registration())
-        assert bridge.gradient_memory() is None
+    with running() as server, parameter_client(server.address, transport="grpc") as parameters_client:
+        parameters_client.register(registration())
+        assert parameters_client.gradient_memory() is None
 
 
 def test_parameters_are_read_only() -> None:
-    with running() as server, sharing(server) as bridge:
-        parameters = bridge.pull().parameters
+    with running() as server, sharing(server) as parameters_client:
+        parameters = parameters_client.pull().parameters
         with pytest.raises(ValueError, match="read-only"):
             parameters[0] = 1
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -207,12 +207,12 @@ def test_shared_memory_cannot_change_its_length() -> None:
 
 def test_long_reports_and_statistics_are_sent() -> None:
     length = 10_000
-    with running(Models(statistics={"s": length})) as server, sharing(server) as bridge:
+    with running(Models(statistics={"s": length})) as server, sharing(server) as parameters_client:
         for number in range(4096):
-            bridge.metrics.episode(number / 3, number)
-        bridge.metrics.statistic("s", Moments.of(np.ones((2, length))))
-        pushed = bridge.push(gradient(1), 1)
-        assert bridge.shares_memory
+            parameters_client.metrics.episode(number / 3, number)
+        parameters_client.metrics.statistic("s", Moments.of(np.ones((2, length))))
+        pushed = parameters_client.push(gradient(1), 1)
+        assert parameters_client.shares_memory
         assert pushed.pulled is not None
         assert pushed.pulled.statistics["s"].count == 2
         assert server.core.status().episodes == 4096
@@ -222,13 +222,13 @@ def test_a_lost_answer_is_applied_once_and_memory_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         monkeypatch.setattr(ParameterSession, "_send", lambda self, carrier: self.close())
         for version in (1, 2):
-            pushed = bridge.push(gradient(1), 5)
+            pushed = parameters_client.push(gradient(1), 5)
             assert (pushed.version, pushed.global_step, pushed.discarded) == (version, 5 * version, None)
         np.testing.assert_array_equal(server.parameters, -gradient(2))
-        assert not bridge.shares_memory
+        assert not parameters_client.shares_memory
         lost = [record.message for record in caplog.records if "no longer shared" in record.message]
         assert [text.partition(": ")[2] for text in lost] == [
             "vectors are sent by gRPC for now, memory is no longer shared: the other side closed the connection"
@@ -238,16 +238,16 @@ def test_a_lost_answer_is_applied_once_and_memory_is_lost(
 def test_lost_shared_memory_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("relaax.transport.shard_link.time.monotonic", lambda: now)
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         for connection in list(server.server._local._sessions.values()):
             connection.close()
-        bridge.push(gradient(1), 1)
+        parameters_client.push(gradient(1), 1)
         now += 29.0
-        bridge.pull()
-        assert not bridge.shares_memory
+        parameters_client.pull()
+        assert not parameters_client.shares_memory
         now += 1.0
-        assert bridge.push(gradient(1), 1).version == 2
-        assert bridge.shares_memory
+        assert parameters_client.push(gradient(1), 1).version == 2
+        assert parameters_client.shares_memory
 
 
 def test_a_slow_push_is_repeated_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,38 +258,38 @@ def test_a_slow_push_is_repeated_by_grpc_and_applied_once(monkeypatch: pytest.Mo
         server.core.access.release()
 
     monkeypatch.setattr(MemoryTransport, "mark_lost", notify_and_continue)
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         assert server.core.access.hold(60.0)
-        monkeypatch.setattr(bridge._call, "_timeout", 0.1)
-        assert bridge.push(gradient(1), 5).version == 1
-        assert not bridge.shares_memory
+        monkeypatch.setattr(parameters_client._call, "_timeout", 0.1)
+        assert parameters_client.push(gradient(1), 5).version == 1
+        assert not parameters_client.shares_memory
         assert server.core.status().global_step == 5
 
 
 def test_a_refusal_has_the_servers_text_and_keeps_memory() -> None:
     with (
         running() as server,
-        parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
+        parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as parameters_client,
     ):
-        bridge.register(registration(purpose=EXPLOIT))
+        parameters_client.register(registration(purpose=EXPLOIT))
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
-            bridge.push(None, 1)
-        assert bridge.pull().version == 0
+            parameters_client.push(None, 1)
+        assert parameters_client.pull().version == 0
         server.core.access.close("shards are away")
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.2 s: shards are away"):
-            bridge.pull()
+            parameters_client.pull()
         server.core.access.open()
-        assert bridge.pull().version == 0
-        assert bridge.shares_memory
+        assert parameters_client.pull().version == 0
+        assert parameters_client.shares_memory
 
 
 def test_an_internal_server_error_is_reported_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         monkeypatch.setattr(server.core, "push", lambda push: 1 / 0)
         with pytest.raises(ParameterServerError, match="ZeroDivisionError: division by zero"):
-            bridge.push(gradient(1), 1)
+            parameters_client.push(gradient(1), 1)
         assert "a request over shared memory failed" in caplog.text
 
 
@@ -298,15 +298,15 @@ def test_without_shared_memory_grpc_is_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, parameter_client(server.address, transport="auto") as bridge:
+    with running() as server, parameter_client(server.address, transport="auto") as parameters_client:
         if where == "at the start":
             monkeypatch.setattr(segments, "make", no_memory)
-        bridge.register(registration())
-        assert bridge.shares_memory == (where == "later")
+        parameters_client.register(registration())
+        assert parameters_client.shares_memory == (where == "later")
         monkeypatch.setattr(segments, "make", no_memory)
-        bridge.pull()
-        assert bridge.push(gradient(1), 1).version == 1
-        assert not bridge.shares_memory
+        parameters_client.pull()
+        assert parameters_client.push(gradient(1), 1).version == 1
+        assert not parameters_client.shares_memory
         told = (
             "the server has no shared memory left: out of"
             if where == "at the start"
@@ -317,10 +317,10 @@ def test_without_shared_memory_grpc_is_used(
 
 def test_without_sockets_grpc_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, parameter_client(server.address, transport="auto") as bridge:
+    with running() as server, parameter_client(server.address, transport="auto") as parameters_client:
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
-        bridge.register(registration())
-        assert bridge.pull().version == 0
+        parameters_client.register(registration())
+        assert parameters_client.pull().version == 0
         assert "by gRPC, memory is not shared: no socket is available: out of descriptors" in caplog.text
 
 
@@ -333,10 +333,10 @@ def test_a_server_without_descriptors_or_threads_offers_none(
             scarce.setattr(local_server, "socket", Without())
         else:
             scarce.setattr(local_server.LocalServer, "_start", no_thread)
-        with running() as server, parameter_client(server.address, transport="auto") as bridge:
-            bridge.register(registration())
-            assert bridge.push(None, 1).global_step == 1
-            assert not bridge.shares_memory
+        with running() as server, parameter_client(server.address, transport="auto") as parameters_client:
+            parameters_client.register(registration())
+            assert parameters_client.push(None, 1).global_step == 1
+            assert not parameters_client.shares_memory
     assert (
         "workers of this host use gRPC because a socket for shared memory cannot be opened: out of"
         in caplog.text.replace("[Errno 24] ", "")
@@ -356,15 +356,15 @@ def test_without_a_thread_grpc_is_used_and_checkpoint_saved(monkeypatch: pytest.
         start(self)
 
     with running(directory=tmp_path) as server:
-        with monkeypatch.context() as scarce, parameter_client(server.address, transport="auto") as bridge:
+        with monkeypatch.context() as scarce, parameter_client(server.address, transport="auto") as parameters_client:
             scarce.setattr(threading.Thread, "start", few)
-            bridge.register(registration())
-            bridge.pull()
-            assert bridge.push(gradient(1), 1).version == 1
-            assert not bridge.shares_memory
+            parameters_client.register(registration())
+            parameters_client.pull()
+            assert parameters_client.push(gradient(1), 1).version == 1
+            assert not parameters_client.shares_memory
         assert not server.server._local._strangers, "its place is free again"
-        with sharing(server) as bridge:
-            assert bridge.push(gradient(1), 1).version == 2
+        with sharing(server) as parameters_client:
+            assert parameters_client.push(gradient(1), 1).version == 2
     assert server.ended is not None and server.ended[1], "the last checkpoint is saved"
 
 
@@ -374,30 +374,30 @@ def test_gradients_outside_shared_memory_are_copied(monkeypatch: pytest.MonkeyPa
         "relaax.server.parameter_server.shard.model.Shard",
         lambda *given, **keys: Shard(*given, **{**keys, "empty": own_memory}),
     )
-    with running() as server, sharing(server) as bridge:
-        held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
+    with running() as server, sharing(server) as parameters_client:
+        held = [parameters_client.push(gradient(1), 1).pulled for _ in range(6)]
         assert [pulled and pulled.parameters[0] for pulled in held] == [-1, -2, -3, -4, -5, -6]
-        assert bridge.shares_memory
+        assert parameters_client.shares_memory
 
 
 def test_a_missing_offer_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server:
         server.server._local._offers.open = False
-        with parameter_client(server.address, transport="auto") as bridge:
-            bridge.register(registration())
-            assert bridge.pull().version == 0
-            assert not bridge.shares_memory
+        with parameter_client(server.address, transport="auto") as parameters_client:
+            parameters_client.register(registration())
+            assert parameters_client.pull().version == 0
+            assert not parameters_client.shares_memory
         assert (
             f"parameter server {server.address}: vectors are sent by gRPC, memory is not shared: it offers none"
             in caplog.text
         )
         told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
         with (
-            parameter_client(server.address, transport="shared_memory") as bridge,
+            parameter_client(server.address, transport="shared_memory") as parameters_client,
             pytest.raises(ParameterServerError, match=told),
         ):
-            bridge.register(registration())
+            parameters_client.register(registration())
 
 
 def test_the_offer_of_another_host_is_refused() -> None:
@@ -415,29 +415,29 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
     with running() as server, parameter_client(server.address, transport="grpc") as first:
         first.register(registration())  # creates the model, whose memory is shared too
         monkeypatch.setattr(segments, "make", at_last)
-        with sharing(server) as bridge:
-            assert bridge.push(gradient(1), 1).version == 1
+        with sharing(server) as parameters_client:
+            assert parameters_client.push(gradient(1), 1).version == 1
         assert len(calls) >= 3
         monkeypatch.setattr(segments, "make", no_memory)
         says = r"is shared_memory: the server has no shared memory left: out of descriptors \(not ready within 0.2 s\)"
         with (
-            parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
+            parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as parameters_client,
             pytest.raises(ParameterServerUnavailable, match=says),
         ):
-            bridge.register(registration())
+            parameters_client.register(registration())
 
 
 def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
     says = "bridge is shared_memory: no process listens at its socket.* run both on one host"
-    with running() as server, parameter_client(server.address, transport="shared_memory") as bridge:
+    with running() as server, parameter_client(server.address, transport="shared_memory") as parameters_client:
         server.server._local._offers.socket = b"relaax-of-another-host"
         with pytest.raises(ParameterServerUnusable, match=says):
-            bridge.register(registration())
+            parameters_client.register(registration())
 
 
 def test_a_shard_that_ended_after_its_offer_may_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The restarted shard makes another offer."""
-    with running() as server, parameter_client(server.address, transport="shared_memory") as bridge:
+    with running() as server, parameter_client(server.address, transport="shared_memory") as parameters_client:
         offers = server.server._local._offers
         right, made = offers.socket, []
 
@@ -447,8 +447,8 @@ def test_a_shard_that_ended_after_its_offer_may_restart(monkeypatch: pytest.Monk
             return type(offers).offer(offers, worker_id)
 
         monkeypatch.setattr(offers, "offer", offer_of_a_restarted_shard)
-        bridge.register(registration())
-        assert bridge.shares_memory
+        parameters_client.register(registration())
+        assert parameters_client.shares_memory
 
 
 @pytest.mark.parametrize("mistake", ["proof", "another's proof", "not registered", "length", "no introduction"])
@@ -488,18 +488,18 @@ def test_silent_connections_take_a_bounded_number_of_places(monkeypatch: pytest.
                 silent[-1].connect(name)
             silent[-1].settimeout(10.0)
             assert silent[-1].recv(1) == b"", "it was closed"
-            with parameter_client(server.address, transport="auto") as bridge:
-                bridge.register(registration())
-                assert bridge.pull().version == 0
-                assert not bridge.shares_memory
+            with parameter_client(server.address, transport="auto") as parameters_client:
+                parameters_client.register(registration())
+                assert parameters_client.pull().version == 0
+                assert not parameters_client.shares_memory
         finally:
             for sock in silent:
                 sock.close()
 
         def shares() -> bool:
-            with parameter_client(server.address, transport="auto") as bridge:
-                bridge.register(registration())
-                return bridge.shares_memory
+            with parameter_client(server.address, transport="auto") as parameters_client:
+                parameters_client.register(registration())
+                return parameters_client.shares_memory
 
         wait_until(shares, "the places are free again")
 
@@ -634,14 +634,14 @@ def test_a_worker_that_dies_during_a_write_changes_nothing() -> None:
             frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest is not sent
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
         assert (server.version, server.core.status().global_step) == (0, 0)
-        with sharing(server) as bridge:
-            assert bridge.push(gradient(1), 1).version == 1
+        with sharing(server) as parameters_client:
+            assert parameters_client.push(gradient(1), 1).version == 1
 
 
 def test_invalid_frames_end_only_their_own_connection() -> None:
     random = np.random.default_rng(0)
     header = b"\0\0\0\0", b"\x02\0", b"\0\0", b"\0\0\0\0"
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         worker_ids = [f"{number:032x}" for number in range(100, 112)]
         for number, worker_id in enumerate(worker_ids):
             with closing(connected(offer(server, worker_id), worker_id)) as frames:
@@ -661,26 +661,26 @@ def test_invalid_frames_end_only_their_own_connection() -> None:
             assert frames.receive()[0].kind == 0
             frames.send(Frame(PULL, pb.PullRequest(vector="target").SerializeToString(), numbers=[7, 8, 9]))
             assert frames.receive()[0].message == b"the model has no vector 'target'"
-        assert bridge.push(gradient(1), 1).version == 1
-        assert bridge.shares_memory
+        assert parameters_client.push(gradient(1), 1).version == 1
+        assert parameters_client.shares_memory
 
 
 def test_closed_connections_leave_no_resources() -> None:
     with running() as server:
-        with sharing(server) as bridge:  # open what stays open
-            bridge.push(gradient(1), 1)
-        del bridge
+        with sharing(server) as parameters_client:  # open what stays open
+            parameters_client.push(gradient(1), 1)
+        del parameters_client
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
         wait_until(lambda: len(server.server._local._threads) == 1, "only the accepting thread is left")
         before = descriptors()
         for _ in range(3):
-            with sharing(server) as bridge:
-                bridge.push(gradient(1), 1)
-                bridge.register(registration())
-                bridge.pull()
-                bridge.push(gradient(1), 1)
+            with sharing(server) as parameters_client:
+                parameters_client.push(gradient(1), 1)
+                parameters_client.register(registration())
+                parameters_client.pull()
+                parameters_client.push(gradient(1), 1)
                 wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen the first's end")
-            del bridge
+            del parameters_client
         wait_until(lambda: descriptors() <= before, "all descriptors are closed")
     assert not server.server._local._threads
 
@@ -693,10 +693,10 @@ def test_an_ending_server_answers_pending_requests(monkeypatch: pytest.MonkeyPat
         server.core.access.release()
 
     monkeypatch.setattr(ParameterSession, "stop_receiving", notify_and_continue)
-    with running() as server, sharing(server) as bridge:
+    with running() as server, sharing(server) as parameters_client:
         assert server.core.access.hold(30.0)
         pushed = []
-        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), 5)))
+        thread = threading.Thread(target=lambda: pushed.append(parameters_client.push(gradient(1), 5)))
         thread.start()
         wait_until(lambda: server.core.access._changed._waiters, "the push waits")
         server.server._local.stop(10.0)

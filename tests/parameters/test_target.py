@@ -34,9 +34,9 @@ WORKER = "0" * 32
 @contextmanager
 def joined(shards: Shards, **options: Any) -> Iterator[ParameterClient]:
     """A registered client."""
-    with parameter_client(shards.addresses, **options) as bridge:
-        bridge.register(registration())
-        yield bridge
+    with parameter_client(shards.addresses, **options) as parameters_client:
+        parameters_client.register(registration())
+        yield parameters_client
 
 
 def shard_of(one: OneShard) -> Shard:
@@ -62,25 +62,25 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @both_ways
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count: int, fetched: list[int]) -> None:
-    with sharded(count, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
-        pulled = bridge.pull()
+    with sharded(count, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as parameters_client:
+        pulled = parameters_client.pull()
         assert pulled.target is not None
         assert (pulled.target.dtype, pulled.target.flags.writeable, pulled.frames) == (np.float32, False, 0)
         np.testing.assert_array_equal(pulled.target, np.zeros(SIZE))
         assert len(fetched) == count
-        assert bridge.pull() is pulled
-        first = bridge.push(ONES, env_steps=9).pulled
+        assert parameters_client.pull() is pulled
+        first = parameters_client.push(ONES, env_steps=9).pulled
         assert first is not None and first.target is pulled.target
         assert (first.frames, len(fetched)) == (9, count)
-        crossing = bridge.push(ONES, env_steps=9).pulled
+        crossing = parameters_client.push(ONES, env_steps=9).pulled
         assert crossing is not None and crossing.target is not None
         # The others copy before their next update, or here when the pull names the new generation.
         np.testing.assert_array_equal(crossing.target, -2 * ONES)
         np.testing.assert_array_equal(crossing.target, crossing.parameters)
         assert (crossing.frames, len(fetched)) == (18, 2 * count)
-        again = bridge.pull()
+        again = parameters_client.pull()
         assert again is crossing
-        late = bridge.push(ONES, env_steps=0).pulled
+        late = parameters_client.push(ONES, env_steps=0).pulled
         assert late is not None and late.target is crossing.target
         np.testing.assert_array_equal(late.target, -2 * ONES)
         np.testing.assert_array_equal(pulled.target, np.zeros(SIZE))
@@ -90,15 +90,15 @@ def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count:
 @both_ways
 def test_new_frames_give_a_new_object_with_the_same_arrays(transport: Transport) -> None:
     models = Models(target=TargetInterval(frames=100), statistics={"a": 1})
-    with sharded(2, models) as shards, joined(shards, transport=transport) as bridge:
-        pulled = bridge.pull()
-        pushed = bridge.push(None, env_steps=5).pulled
+    with sharded(2, models) as shards, joined(shards, transport=transport) as parameters_client:
+        pulled = parameters_client.pull()
+        pushed = parameters_client.push(None, env_steps=5).pulled
         assert pushed is not None and pushed is not pulled
         assert (pushed.frames, pushed.global_step, pushed.version) == (5, 5, 0)
         assert pushed.parameters is pulled.parameters
         assert pushed.statistics is pulled.statistics
         assert pushed.target is pulled.target
-        assert bridge.pull() is pushed
+        assert parameters_client.pull() is pushed
 
 
 @both_ways
@@ -115,15 +115,15 @@ def test_frames_are_steps_times_frame_skip_of_all_workers(transport: Transport) 
 
 @both_ways
 def test_a_push_without_parameters_fetches_no_target(transport: Transport, fetched: list[int]) -> None:
-    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
-        first = bridge.pull()
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as parameters_client:
+        first = parameters_client.pull()
         fetched.clear()
         for _ in range(3):
-            assert bridge.push(ONES, env_steps=10, want_parameters=False).pulled is None
+            assert parameters_client.push(ONES, env_steps=10, want_parameters=False).pulled is None
         assert fetched == []
         # The pushes contained the generation: shard 1 copied before the second and before the third.
         assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 2]
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         np.testing.assert_array_equal(pulled.target, -3 * ONES)
         assert sorted(fetched) == [0, 1]
         np.testing.assert_array_equal(first.target, np.zeros(SIZE))
@@ -134,13 +134,13 @@ def test_exploit_workers_get_no_target(transport: Transport, fetched: list[int])
     with (
         sharded(2, Models(target=FRAMES)) as shards,
         joined(shards) as trains,
-        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as parameters_client,
     ):
-        bridge.register(registration(purpose=EXPLOIT))
-        assert (bridge.pull().target, fetched) == (None, [])
+        parameters_client.register(registration(purpose=EXPLOIT))
+        assert (parameters_client.pull().target, fetched) == (None, [])
         trains.pull()
         trains.push(ONES, env_steps=30)
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         assert (pulled.target, pulled.frames) == (None, 30)
 
 
@@ -148,8 +148,8 @@ def test_exploit_workers_get_no_target(transport: Transport, fetched: list[int])
 def test_a_shard_that_advances_between_answers_is_retried(
     transport: Transport, monkeypatch: pytest.MonkeyPatch, fetched: list[int]
 ) -> None:
-    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
-        bridge.pull()
+    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as parameters_client:
+        parameters_client.pull()
         fetched.clear()
         pull, pushes = ParameterService.pull, iter(range(1, 3))
 
@@ -160,22 +160,22 @@ def test_a_shard_that_advances_between_answers_is_retried(
             return pull(service, request)
 
         monkeypatch.setattr(ParameterService, "pull", overtaken)
-        pushed = bridge.push(ONES, env_steps=10).pulled
+        pushed = parameters_client.push(ONES, env_steps=10).pulled
         assert pushed is not None
         np.testing.assert_array_equal(pushed.target, -ONES)
         assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 3, 3]
-        assert bridge._target._held == 3
+        assert parameters_client._target._held == 3
         assert len(fetched) == 9
-        assert bridge.pull().target is pushed.target
+        assert parameters_client.pull().target is pushed.target
 
 
 def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
-    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
-        bridge.pull()
+    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as parameters_client:
+        parameters_client.pull()
         shard_of(shards.all[1]).advance_target(2**52)
         targets = []
         for _ in range(MAX_AHEAD + 1):
-            pulled = bridge.push(ONES, env_steps=10).pulled
+            pulled = parameters_client.push(ONES, env_steps=10).pulled
             assert pulled is not None
             assert pulled.target is not None
             targets.append(pulled.target.tolist())
@@ -187,15 +187,15 @@ def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
 
 
 def test_a_shard_that_stays_behind_ends_the_bounded_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as parameters_client:
         monkeypatch.setattr(TargetNetwork, "advance_to", lambda *_: None)
         shard_of(shards.leader).push(Push("other", 1, 0, None, 10, 10, 0))
         with pytest.raises(ParameterServerUnavailable, match=r"target networks of different generations: 1, 0 \(tried"):
-            bridge.pull()
+            parameters_client.pull()
 
 
 def test_the_end_of_training_is_reported_during_a_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    with sharded(1, Models(target=FRAMES, max_global_step=15)) as shards, joined(shards) as bridge:
+    with sharded(1, Models(target=FRAMES, max_global_step=15)) as shards, joined(shards) as parameters_client:
         pull = ParameterService.pull
 
         def ended(service: ParameterService, request: pb.PullRequest) -> Any:
@@ -205,7 +205,7 @@ def test_the_end_of_training_is_reported_during_a_fetch(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(ParameterService, "pull", ended)
         with pytest.raises(TrainingEnded, match="step 15"):
-            bridge.pull()
+            parameters_client.pull()
 
 
 @both_ways
@@ -221,18 +221,18 @@ def test_all_workers_get_the_same_targets_while_all_push(
     def work(addresses: Sequence[str], number: int) -> None:
         random = np.random.default_rng(number)
         try:
-            with parameter_client(addresses, transport=transport) as bridge:
-                bridge.register(registration(session_id=str(number)))
-                pulled, held = bridge.pull(), []
+            with parameter_client(addresses, transport=transport) as parameters_client:
+                parameters_client.register(registration(session_id=str(number)))
+                pulled, held = parameters_client.pull(), []
                 for _ in range(pushes):
                     assert pulled.target is not None
-                    generation = bridge._target._held
+                    generation = parameters_client._target._held
                     assert generation is not None
                     held.append((generation, pulled.target, pulled.target.tobytes()))
                     assert generation >= held[0][0]
-                    again = bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=3).pulled
+                    again = parameters_client.push(random.standard_normal(SIZE).astype(np.float32), env_steps=3).pulled
                     assert again is not None
-                    assert (again.target is pulled.target) == (generation == bridge._target._held)
+                    assert (again.target is pulled.target) == (generation == parameters_client._target._held)
                     pulled = again
                 for generation, vector, then in held:
                     assert vector.tobytes() == then, "a pulled target does not change"
@@ -259,35 +259,41 @@ def test_all_workers_get_the_same_targets_while_all_push(
 def test_a_lost_shard_restores_the_target_of_the_checkpoint(
     transport: Transport, tmp_path: Path, fetched: list[int]
 ) -> None:
-    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
-        bridge.pull()
+    with (
+        sharded(2, Models(target=FRAMES), tmp_path) as shards,
+        joined(shards, transport=transport) as parameters_client,
+    ):
+        parameters_client.pull()
         for _ in range(3):
-            saved = bridge.push(ONES, env_steps=4).pulled
+            saved = parameters_client.push(ONES, env_steps=4).pulled
         assert saved is not None and shards.save()
         for _ in range(3):
-            bridge.push(ONES, env_steps=10)
+            parameters_client.push(ONES, env_steps=10)
         shards.all[1].vanish()
         shards.restart(1)
         shards.wait_serving()
         fetched.clear()
-        pushed = bridge.push(ONES, env_steps=1)
+        pushed = parameters_client.push(ONES, env_steps=1)
         assert pushed.discarded == "incarnation"
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.target, -3 * ONES)
         np.testing.assert_array_equal(pushed.pulled.target, saved.target)
         assert (pushed.pulled.frames, sorted(fetched)) == (13, [0, 1])
-        assert bridge._target._held == 1
+        assert parameters_client._target._held == 1
 
 
 @both_ways
 def test_a_roll_back_before_the_fetch_counts_for_the_push(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
-        bridge.pull()
-        bridge.push(ONES, env_steps=1)
+    with (
+        sharded(2, Models(target=FRAMES), tmp_path) as shards,
+        joined(shards, transport=transport) as parameters_client,
+    ):
+        parameters_client.pull()
+        parameters_client.push(ONES, env_steps=1)
         assert shards.save()
-        refreshed, once = bridge._target.refreshed, [True]
+        refreshed, once = parameters_client._target.refreshed, [True]
 
         def rolled_back(*arguments: Any) -> Any:
             if once:
@@ -297,29 +303,29 @@ def test_a_roll_back_before_the_fetch_counts_for_the_push(
                 shards.wait_serving()
             return refreshed(*arguments)
 
-        monkeypatch.setattr(bridge._target, "refreshed", rolled_back)
-        pushed = bridge.push(ONES, env_steps=10)
+        monkeypatch.setattr(parameters_client._target, "refreshed", rolled_back)
+        pushed = parameters_client.push(ONES, env_steps=10)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 1)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -ONES)
         np.testing.assert_array_equal(pushed.pulled.target, np.zeros(SIZE))
-        assert bridge.push(ONES, env_steps=10).discarded is None
+        assert parameters_client.push(ONES, env_steps=10).discarded is None
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_another_number_of_shards_has_the_same_target(before: int, after: int, tmp_path: Path) -> None:
-    with sharded(before, Models(target=FRAMES), tmp_path) as shards, joined(shards) as bridge:
-        bridge.pull()
+    with sharded(before, Models(target=FRAMES), tmp_path) as shards, joined(shards) as parameters_client:
+        parameters_client.pull()
         for number in (1, 2, 3):
-            pulled = bridge.push(gradient(*range(number, SIZE + number)), env_steps=4).pulled
+            pulled = parameters_client.push(gradient(*range(number, SIZE + number)), env_steps=4).pulled
         assert pulled is not None
-        bridge.push(ONES, env_steps=4, want_parameters=False)
+        parameters_client.push(ONES, env_steps=4, want_parameters=False)
         shards.stop()
-    with sharded(after, Models(target=FRAMES), tmp_path) as shards, joined(shards) as bridge:
-        again = bridge.pull()
+    with sharded(after, Models(target=FRAMES), tmp_path) as shards, joined(shards) as parameters_client:
+        again = parameters_client.pull()
         np.testing.assert_array_equal(again.target, pulled.target)
         assert not np.array_equal(again.parameters, again.target)
-        assert (again.frames, bridge._target._held) == (16, 1)
+        assert (again.frames, parameters_client._target._held) == (16, 1)
 
 
 def test_segments_are_reused_while_two_vectors_are_held() -> None:
@@ -329,12 +335,12 @@ def test_segments_are_reused_while_two_vectors_are_held() -> None:
         parameter_client(server.address, transport="auto") as other,
     ):
         held = []
-        for bridge in (one, other):
-            bridge.register(registration())
-            held.append(bridge.pull().target)
+        for parameters_client in (one, other):
+            parameters_client.register(registration())
+            held.append(parameters_client.pull().target)
         for _ in range(30):
-            for bridge in (one, other):
-                bridge.push(ONES, 1)
+            for parameters_client in (one, other):
+                parameters_client.push(ONES, 1)
         assert one.shares_memory and other.shares_memory
         alive = len(server.core.segments.alive)
         assert alive <= 10, "each worker has two or three vectors and a first one, the shard has two"
@@ -351,24 +357,24 @@ def test_segments_are_reused_while_two_vectors_are_held() -> None:
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_the_target_is_rounded_as_parameters_are(precision: str) -> None:
     fine = gradient(1 + 2**-20, 3)
-    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, wire_precision=precision) as bridge:
-        bridge.pull()
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, wire_precision=precision) as parameters_client:
+        parameters_client.pull()
         for one in shards.all:
             tested = shard_of(one)
             part = fine[tested.start : tested.start + tested.size]
             tested.push(Push("other", 1, 0, part, 10, 10, 0, target_generation=1))
-        pulled = bridge.pull()
+        pulled = parameters_client.pull()
         np.testing.assert_array_equal(pulled.parameters, -gradient(1, 3))
         np.testing.assert_array_equal(pulled.target, -gradient(1, 3))
 
 
 def test_hogwild_workers_get_the_target() -> None:
     models = Models(RMSProp(), learning_rate=0.1, target=TargetInterval(updates=2))
-    with sharded(2, models) as shards, joined(shards, transport="hogwild") as bridge:
-        bridge.pull()
+    with sharded(2, models) as shards, joined(shards, transport="hogwild") as parameters_client:
+        parameters_client.pull()
         targets, parameters = [], []
         for _ in range(5):
-            pulled = bridge.push(ONES, env_steps=1).pulled
+            pulled = parameters_client.push(ONES, env_steps=1).pulled
             assert pulled is not None and pulled.target is not None
             targets.append(pulled.target.copy())
             parameters.append(pulled.parameters.copy())

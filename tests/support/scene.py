@@ -87,14 +87,14 @@ class Scene(Script):
         self.theta = np.random.default_rng(7).normal(size=network.size).astype(np.float32)
         config = algorithm.configure(section | keys)
         statistics = algorithm.ParameterServer(config, observation_space, action_space).statistics()
-        self.bridge = FakeParameters(self.theta, learning_rate=learning_rate, statistics=statistics)
+        self.parameters_client = FakeParameters(self.theta, learning_rate=learning_rate, statistics=statistics)
         agent, _ = make_agent(
             algorithm,
             config,
             observation_space,
             action_space,
             environments=environments,
-            parameters=self.bridge,
+            parameters=self.parameters_client,
             exploit=exploit,
         )
         super().__init__(agent, environments)
@@ -109,7 +109,7 @@ class Scene(Script):
 
     def expect(self, push: int, stretches: Sequence[Stretch], environments: int | None = None) -> None:
         """Check the gradient of a push: it must be the gradient of these stretches at the push's base parameters."""
-        made = self.bridge.pushes[push]
+        made = self.parameters_client.pushes[push]
         wanted = loss_gradient(
             self.network,
             made.base.parameters,

@@ -25,7 +25,7 @@ class World(Protocol):
     def step(self, actions: Leaves) -> StepResult: ...
 
 
-class RMSPropBridge(FakeParameters):
+class RMSPropClient(FakeParameters):
     """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) in numpy. The learning rate falls linearly to zero."""
 
     def __init__(
@@ -48,25 +48,25 @@ class RMSPropBridge(FakeParameters):
 
 def train(
     algorithm: Algorithm, section: Mapping[str, Any], world: World, updates: int, learning_rate: float = 0.05
-) -> RMSPropBridge:
+) -> RMSPropClient:
     """Train an agent for `updates` updates, and return its parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     server = algorithm.ParameterServer(config, world.observation_space, world.action_space)
     parameters = server.initial_parameters(config.seed)
-    bridge = RMSPropBridge(parameters, updates, learning_rate, server.statistics(), server.target_interval())
+    parameters_client = RMSPropClient(parameters, updates, learning_rate, server.statistics(), server.target_interval())
     agent, _ = make_agent(
         algorithm,
         config,
         world.observation_space,
         world.action_space,
         environments=world.environments,
-        parameters=bridge,
+        parameters=parameters_client,
     )
     actions = agent.reset(world.reset())
-    while len(bridge.pushes) < updates:
+    while len(parameters_client.pushes) < updates:
         actions = agent.step(world.step(actions))
         agent.learn()
-    return bridge
+    return parameters_client
 
 
 def judge(
@@ -75,8 +75,8 @@ def judge(
     """Return an agent in exploit mode with the trained parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     statistics = {name: moments.size for name, moments in trained.statistics.items()}
-    bridge = FakeParameters(trained.parameters, statistics=statistics)
-    bridge.publish(trained.parameters, trained.statistics)
+    parameters_client = FakeParameters(trained.parameters, statistics=statistics)
+    parameters_client.publish(trained.parameters, trained.statistics)
     agent, _ = make_agent(
         algorithm,
         config,
@@ -84,7 +84,7 @@ def judge(
         world.action_space,
         environments=environments,
         exploit=True,
-        parameters=bridge,
+        parameters=parameters_client,
     )
     return agent
 

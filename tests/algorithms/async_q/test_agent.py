@@ -31,9 +31,11 @@ def agent_with(
     parameters = np.array([*[0.0] * (2 * len(biases)), *biases], np.float32)
     config = ASYNC_Q.configure(LINEAR | keys)
     server = ASYNC_Q.ParameterServer(config, space, Discrete(len(biases)))
-    bridge = FakeParameters(parameters, target=server.target_interval(), frame_skip=frame_skip)
+    parameters_client = FakeParameters(parameters, target=server.target_interval(), frame_skip=frame_skip)
     spaces = (space, Discrete(len(biases)))
-    return make_agent(ASYNC_Q, config, *spaces, environments=environments, exploit=exploit, parameters=bridge)
+    return make_agent(
+        ASYNC_Q, config, *spaces, environments=environments, exploit=exploit, parameters=parameters_client
+    )
 
 
 def nothing(count: int) -> list[np.ndarray]:
@@ -49,10 +51,10 @@ def test_exploration_begins_with_the_first_epsilon() -> None:
 
 def test_epsilon_falls_with_the_frames_of_all_workers() -> None:
     keys = {"final_epsilons": [0.1], "final_epsilon_probabilities": [1], "update_interval": 1}
-    agent, bridge = agent_with([0.0, 1.0], 4, exploration_frames=64, frame_skip=4, **keys)
+    agent, parameters_client = agent_with([0.0, 1.0], 4, exploration_frames=64, frame_skip=4, **keys)
     world = RandomEnvironments(VECTOR, Discrete(2), 4, end_probability=0.0)
     live(agent, world, 6)
-    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
     # Each push counts 16 frames of 64, of which the agent hears with its answer: 1, then 1 - 0.9 / 4 and so on.
     assert seen == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
 
@@ -65,9 +67,9 @@ def test_each_actor_has_its_own_final_epsilon() -> None:
 
 
 def test_exploit_is_greedy_unless_it_is_told_otherwise() -> None:
-    agent, bridge = agent_with([0.0, 2.0, 1.0], 8000, exploit=True)
+    agent, parameters_client = agent_with([0.0, 2.0, 1.0], 8000, exploit=True)
     assert set(agent.reset(nothing(8000))[0].tolist()) == {1}
-    assert bridge.scalars == []
+    assert parameters_client.scalars == []
     agent, _ = agent_with([0.0, 1.0], 8000, exploit=True, greedy_exploit=False, exploit_epsilon=0.2)
     assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.9, abs=0.02)
 
@@ -76,9 +78,11 @@ def test_two_connections_draw_epsilons_of_their_own() -> None:
     config = ASYNC_Q.configure(LINEAR | {"exploration_frames": 0, "update_interval": 1})
 
     def epsilon(first_actor: int) -> float:
-        agent, bridge = make_agent(ASYNC_Q, config, VECTOR, Discrete(2), environments=4, first_actor=first_actor)
+        agent, parameters_client = make_agent(
+            ASYNC_Q, config, VECTOR, Discrete(2), environments=4, first_actor=first_actor
+        )
         live(agent, RandomEnvironments(VECTOR, Discrete(2), 4), 2)
-        return next(value for name, value in bridge.scalars if name == "epsilon")
+        return next(value for name, value in parameters_client.scalars if name == "epsilon")
 
     drawn = [drawn_epsilons(0, range(first, first + 4), [0.1, 0.01, 0.5], [0.4, 0.3, 0.3]).mean() for first in (0, 4)]
     assert [epsilon(0), epsilon(4)] == pytest.approx(drawn)
@@ -86,9 +90,9 @@ def test_two_connections_draw_epsilons_of_their_own() -> None:
 
 
 def test_held_out_states_are_worth_what_their_best_actions_are() -> None:
-    agent, bridge = agent_with([0.5, 2.0, 1.0], 4, held_out_states=3, update_interval=2, max_global_step=1)
+    agent, parameters_client = agent_with([0.5, 2.0, 1.0], 4, held_out_states=3, update_interval=2, max_global_step=1)
     live(agent, RandomEnvironments(VECTOR, Discrete(3), 4), 20)
-    seen = [value for name, value in bridge.scalars if name == "q/held_out"]
+    seen = [value for name, value in parameters_client.scalars if name == "q/held_out"]
     assert seen == [pytest.approx(2.0, abs=0.1)], "now and then, not with every update"
 
 
@@ -97,10 +101,10 @@ def test_held_out_states_are_normalised_when_they_are_looked_at() -> None:
     config = ASYNC_Q.configure(LINEAR | {"normalize_observations": True, "held_out_states": 2, "update_interval": 8})
     server = ASYNC_Q.ParameterServer(config, space, Discrete(2))
     parameters = np.array([1, 1, 0, 0], np.float32)  # both actions are worth what is seen
-    bridge = FakeParameters(parameters, statistics=server.statistics(), target=server.target_interval())
-    agent, _ = make_agent(ASYNC_Q, config, space, Discrete(2), environments=2, parameters=bridge)
+    parameters_client = FakeParameters(parameters, statistics=server.statistics(), target=server.target_interval())
+    agent, _ = make_agent(ASYNC_Q, config, space, Discrete(2), environments=2, parameters=parameters_client)
     live(agent, RandomEnvironments(space, Discrete(2), 2), 12)
-    (seen,) = [value for name, value in bridge.scalars if name == "q/held_out"]
+    (seen,) = [value for name, value in parameters_client.scalars if name == "q/held_out"]
     assert abs(seen) < 3, "as they came they are some 50, and 10 where they are cut"
 
 
@@ -125,14 +129,16 @@ def test_sarsa_explores_after_what_was_cut_off() -> None:
     algorithm, n = load_algorithm("async_sarsa", Path()), 4000
     keys = {"path": "async_sarsa", "update_interval": 1, "rewards_gamma": 0.5}
     config, parameters = algorithm.configure(LINEAR | keys), np.array([0, 0, 0, 0, 0, 1], np.float32)
-    bridge = FakeParameters(parameters, target=algorithm.ParameterServer(config, VECTOR, Discrete(2)).target_interval())
-    agent, _ = make_agent(algorithm, config, VECTOR, Discrete(2), environments=n, parameters=bridge)
+    parameters_client = FakeParameters(
+        parameters, target=algorithm.ParameterServer(config, VECTOR, Discrete(2)).target_interval()
+    )
+    agent, _ = make_agent(algorithm, config, VECTOR, Discrete(2), environments=n, parameters=parameters_client)
     agent.reset(nothing(n))
     never, always = np.zeros(n, np.bool_), np.ones(n, np.bool_)
     agent.step(StepResult(np.zeros(n), nothing(n), never, always, never.copy(), nothing(n)))
     agent.learn()
     # Values 0 and 1, targets 0 and 0.5: (0 + 0.25 + 1 + 0.25) / 4. If it were the best: (0.25 + 0.25) / 2.
-    assert dict(bridge.scalars)["loss"] == pytest.approx(0.375, abs=0.02)
+    assert dict(parameters_client.scalars)["loss"] == pytest.approx(0.375, abs=0.02)
 
 
 def test_sarsa_chooses_no_action_for_a_target() -> None:

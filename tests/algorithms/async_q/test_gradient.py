@@ -43,15 +43,17 @@ class Scene(Script):
             "network": {"dense": []},
         }
         self.theta, self.theta_minus = np.random.default_rng(7).normal(size=(2, 6)).astype(np.float32)
-        self.bridge = FakeParameters(self.theta_minus, learning_rate=0.1, target=TargetInterval(updates=refresh))
-        self.bridge.publish(self.theta)
+        self.parameters_client = FakeParameters(
+            self.theta_minus, learning_rate=0.1, target=TargetInterval(updates=refresh)
+        )
+        self.parameters_client.publish(self.theta)
         agent, _ = make_agent(
             algorithm,
             algorithm.configure(section | keys),
             Box(-9, 9, shape=(2,)),
             Discrete(2),
             environments=environments,
-            parameters=self.bridge,
+            parameters=self.parameters_client,
         )
         super().__init__(agent, environments)
 
@@ -69,7 +71,7 @@ class Scene(Script):
             by_w, by_b = wanted[:4].reshape(2, 2), wanted[4:]
             by_w[:, action] += 2 * error * observation / environments
             by_b[action] += 2 * error / environments
-        found = self.bridge.pushes[push].gradient
+        found = self.parameters_client.pushes[push].gradient
         assert found is not None
         assert np.abs(wanted).max() > 1e-2
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -93,7 +95,7 @@ def test_one_step_targets_are_those_of_the_target_network(name: str) -> None:
     scene.reset(O[0])
     scene.step([1, -2], O[1])
     scene.step([0, 3], O[2])
-    assert scene.bridge.pushes == []
+    assert scene.parameters_client.pushes == []
     scene.step([5, 0.5], O[3])
     rewards = [(1, -2), (0, 3), (5, 0.5)]
     scene.expect(
@@ -104,7 +106,7 @@ def test_one_step_targets_are_those_of_the_target_network(name: str) -> None:
             for i in range(2)
         ],
     )
-    assert scene.bridge.pushes[0].env_steps == 6
+    assert scene.parameters_client.pushes[0].env_steps == 6
 
 
 def test_n_step_targets_reach_to_the_end_of_the_rollout() -> None:
@@ -155,7 +157,7 @@ def test_void_transitions_count_nothing(name: str) -> None:
     last = float(scene.q_minus(O[3][0]).max()) if name == "n_step_q" else following(name, scene, 3, 0)
     examples = [(O[0][0], scene.actions[0][0], 1.0), (O[2][0], scene.actions[2][0], 5 + GAMMA * last)]
     scene.expect(0, examples, environments=1)
-    assert scene.bridge.pushes[0].env_steps == 2
+    assert scene.parameters_client.pushes[0].env_steps == 2
 
 
 @pytest.mark.parametrize("name", ["async_q", "n_step_q"])
@@ -176,18 +178,18 @@ def test_the_last_row_of_a_rollout_is_the_first_of_the_next(name: str) -> None:
     scene = Scene(name, 1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1])
-    scene.theta = np.array(scene.bridge.parameters)  # an update later
+    scene.theta = np.array(scene.parameters_client.parameters)  # an update later
     scene.step([-1], O[2][:1])
     worth = float(scene.q_minus(O[2][0]).max()) if name != "async_sarsa" else following(name, scene, 2, 0)
     scene.expect(1, [(O[1][0], scene.actions[1][0], -1 + GAMMA * worth)], environments=1)
-    assert scene.bridge.pulls == 1, "parameters come with the answer to a push"
+    assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
 
 
 def test_the_target_network_stays_until_it_is_refreshed() -> None:
     scene = Scene("async_q", 1, environments=1, refresh=3)
     scene.reset(O[0][:1])
     for t in range(3):
-        scene.theta = np.array(scene.bridge.parameters)
+        scene.theta = np.array(scene.parameters_client.parameters)
         if t == 2:  # the second push made the third version: the worker hears of its copy with the answer
             scene.theta_minus = scene.theta
         scene.step([t], O[t + 1][:1])
@@ -199,12 +201,14 @@ def test_what_is_reported_beside_a_push() -> None:
     scene = Scene("async_q", 1, environments=1, epsilon=0.25)
     scene.reset(O[0][:1])
     scene.step([2.0], O[1][:1])
-    scalars = dict(scene.bridge.scalars)
+    scalars = dict(scene.parameters_client.scalars)
     chosen = scene.q(O[0][0])[scene.actions[0][0]]
     error = chosen - (2.0 + GAMMA * scene.q_minus(O[1][0]).max())
     assert scalars["loss"] == pytest.approx(error**2, rel=1e-4)
     assert scalars["loss/td_error"] == pytest.approx(abs(error), rel=1e-4)
     assert scalars["q/chosen"] == pytest.approx(chosen, rel=1e-4)
     assert scalars["epsilon"] == 0.25
-    assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(scene.bridge.pushes[0].gradient), rel=1e-4)
-    assert scene.bridge.pushes[0].loss == pytest.approx(scalars["loss"])
+    assert scalars["gradient/norm"] == pytest.approx(
+        np.linalg.norm(scene.parameters_client.pushes[0].gradient), rel=1e-4
+    )
+    assert scene.parameters_client.pushes[0].loss == pytest.approx(scalars["loss"])

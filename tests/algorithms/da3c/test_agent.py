@@ -19,9 +19,9 @@ def agent_with(
     parameters: np.ndarray | None = None, space: Space = VECTOR, actions: int = 2, **options: Any
 ) -> tuple[AgentBase, FakeParameters]:
     keys = options.pop("keys", {})
-    bridge = None if parameters is None else FakeParameters(parameters.astype(np.float32))
+    parameters_client = None if parameters is None else FakeParameters(parameters.astype(np.float32))
     config = DA3C.configure({"path": "da3c", "normalize_rewards": None} | keys)
-    return make_agent(DA3C, config, space, Discrete(actions), parameters=bridge, **options)
+    return make_agent(DA3C, config, space, Discrete(actions), parameters=parameters_client, **options)
 
 
 def preferring(action_logits: list[float]) -> np.ndarray:
@@ -51,14 +51,16 @@ def test_every_actor_draws_numbers_of_its_own() -> None:
 
 
 def test_exploit_takes_the_most_probable_action() -> None:
-    agent, bridge = agent_with(preferring([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR)
+    agent, parameters_client = agent_with(
+        preferring([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR
+    )
     world = RandomEnvironments(VECTOR, Discrete(3), 50)
     actions = agent.reset(world.reset())
     for _ in range(30):
         assert set(actions[0].tolist()) == {1}
         actions = agent.step(world.step(actions))
-    assert bridge.pushes == []
-    assert bridge.scalars == []
+    assert parameters_client.pushes == []
+    assert parameters_client.scalars == []
 
 
 def test_exploit_may_be_asked_to_sample() -> None:
@@ -69,22 +71,22 @@ def test_exploit_may_be_asked_to_sample() -> None:
 
 
 def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, bridge = agent_with(preferring([1.0, 0.0]), exploit=True, keys=LINEAR)
+    agent, parameters_client = agent_with(preferring([1.0, 0.0]), exploit=True, keys=LINEAR)
     world = RandomEnvironments(VECTOR, Discrete(2), 1)
     actions = agent.reset(world.reset())
-    bridge.publish(preferring([0.0, 1.0]))
+    parameters_client.publish(preferring([0.0, 1.0]))
     actions = agent.step(world.step(actions))
-    assert (actions[0].tolist(), bridge.pulls) == ([0], 1), "not at every step"
+    assert (actions[0].tolist(), parameters_client.pulls) == ([0], 1), "not at every step"
     monkeypatch.setattr("relaax.algorithm_base.exchange.EXPLOIT_PULL_SECONDS", -1.0)
     actions = agent.step(world.step(actions))
-    assert (actions[0].tolist(), bridge.pulls) == ([1], 2)
+    assert (actions[0].tolist(), parameters_client.pulls) == ([1], 2)
 
 
 def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
     """The worker may use its buffers again."""
     pushed = []
     for spoil in (False, True):
-        agent, bridge = agent_with(space=IMAGE, environments=2, keys=SMALL)
+        agent, parameters_client = agent_with(space=IMAGE, environments=2, keys=SMALL)
         world = RandomEnvironments(IMAGE, Discrete(2), 2)
         observations = world.reset()
         actions = agent.reset(observations)
@@ -100,7 +102,7 @@ def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
                 step.rewards.flags.writeable = True
                 step.rewards[:] = -1e6
             agent.learn()
-        pushed.append(bridge.pushes[0].gradient)
+        pushed.append(parameters_client.pushes[0].gradient)
     np.testing.assert_allclose(pushed[0], pushed[1], rtol=1e-4, atol=1e-6)
 
 
@@ -119,11 +121,13 @@ def test_one_environment_and_many_learn_the_same() -> None:
     """The gradient is a mean over environments: two that see the same push what one of them would."""
     gradients = []
     for n in (1, 2):
-        agent, bridge = agent_with(environments=n, keys={"episode_len": 1, "entropy_beta": 0.0} | LINEAR, actions=1)
+        agent, parameters_client = agent_with(
+            environments=n, keys={"episode_len": 1, "entropy_beta": 0.0} | LINEAR, actions=1
+        )
         agent.reset([np.full((n, 2), 0.5, np.float32)])
         nobody = np.zeros(n, np.bool_)
         agent.step(StepResult(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nobody, nobody, nobody))
         agent.learn()
-        gradients.append(bridge.pushes[0].gradient)
+        gradients.append(parameters_client.pushes[0].gradient)
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)
     assert np.abs(gradients[0]).max() > 0.1

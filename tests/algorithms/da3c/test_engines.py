@@ -252,13 +252,15 @@ def test_on_a_cpu_tensorflow_is_not_needed(monkeypatch: pytest.MonkeyPatch, spac
     for name in ("function", "constant", "convert_to_tensor", "split", "reshape", "TensorSpec"):
         monkeypatch.setattr(tf, name, refuse)
     keys = (SMALL if space is SMALL_IMAGE else DENSE) | {"lstm": lstm}
-    agent, bridge = make_agent(DA3C, DA3C.configure({"path": "da3c"} | keys), space, Discrete(3), environments=2)
+    agent, parameters_client = make_agent(
+        DA3C, DA3C.configure({"path": "da3c"} | keys), space, Discrete(3), environments=2
+    )
     world = RandomEnvironments(space, Discrete(3), 2)
     actions = agent.reset(world.reset())
     for _ in range(12):
         actions = agent.step(world.step(actions))
         agent.learn()
-    assert len(bridge.pushes) == 2
+    assert len(parameters_client.pushes) == 2
 
 
 def test_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:

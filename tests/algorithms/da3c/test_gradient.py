@@ -19,7 +19,7 @@ GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25
 
 
 class Scene(Script):
-    """An agent, its bridge, and what it did."""
+    """An agent, its parameters client, and the actions it returned."""
 
     def __init__(
         self, observation_space: Space, action_space: Space, environments: int, theta: int, **keys: Any
@@ -37,14 +37,14 @@ class Scene(Script):
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
         if keys["network"].get("convolutions"):
             self.theta = np.abs(self.theta)  # no filter is silent: every pixel matters
-        self.bridge = FakeParameters(self.theta, learning_rate=0.5)
+        self.parameters_client = FakeParameters(self.theta, learning_rate=0.5)
         agent, _ = make_agent(
             DA3C,
             DA3C.configure(section | keys),
             observation_space,
             action_space,
             environments=environments,
-            parameters=self.bridge,
+            parameters=self.parameters_client,
         )
         super().__init__(agent, environments)
 
@@ -83,9 +83,9 @@ def test_a_rollout_without_an_end() -> None:
     scene.reset(O[0])
     scene.step([1, -2], O[1])
     scene.step([0, 3], O[2])
-    assert scene.bridge.pushes == []
+    assert scene.parameters_client.pushes == []
     scene.step([5, 0.5], O[3])
-    (push,) = scene.bridge.pushes
+    (push,) = scene.parameters_client.pushes
     examples = []
     for i, (r0, r1, r2) in enumerate([(1, 0, 5), (-2, 3, 0.5)]):
         big_r2 = r2 + GAMMA * value(scene.theta, O[3][i])
@@ -103,13 +103,15 @@ def test_what_is_reported_beside_a_push() -> None:
     logits, values = NETWORK(scene.theta.astype(np.float64), O[0][:1])
     pi = np.exp(logits[0]) / np.exp(logits[0]).sum()
     advantage = 2.0 + GAMMA * value(scene.theta, O[1][0]) - values[0]
-    scalars = dict(scene.bridge.scalars)
+    scalars = dict(scene.parameters_client.scalars)
     assert scalars["loss/policy"] == pytest.approx(-np.log(pi[scene.actions[0][0]]) * advantage, rel=1e-4)
     assert scalars["loss/value"] == pytest.approx(advantage**2, rel=1e-4)
     assert scalars["loss/entropy"] == pytest.approx(-(pi * np.log(pi)).sum(), rel=1e-4)
-    assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(scene.bridge.pushes[0].gradient), rel=1e-4)
+    assert scalars["gradient/norm"] == pytest.approx(
+        np.linalg.norm(scene.parameters_client.pushes[0].gradient), rel=1e-4
+    )
     whole = scalars["loss/policy"] + WEIGHT * scalars["loss/value"] - BETA * scalars["loss/entropy"]
-    assert scene.bridge.pushes[0].loss == pytest.approx(whole)
+    assert scene.parameters_client.pushes[0].loss == pytest.approx(whole)
 
 
 def test_terminated_expects_nothing_truncated_expects_what_was_cut_off() -> None:
@@ -125,8 +127,8 @@ def test_terminated_expects_nothing_truncated_expects_what_was_cut_off() -> None
         (O[1][0], scene.actions[1][0], later[0]),
         (O[1][1], scene.actions[1][1], later[1]),
     ]
-    close(scene.bridge.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
-    assert scene.bridge.pushes[0].env_steps == 4
+    close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
+    assert scene.parameters_client.pushes[0].env_steps == 4
 
 
 @pytest.mark.parametrize(("truncated", "rest"), [([], 0.0), ([0], 1.0)])
@@ -136,7 +138,7 @@ def test_an_end_at_the_last_step_of_a_rollout(truncated: list[int], rest: float)
     scene.step([3], O[1][:1], terminated=[] if truncated else [0], truncated=truncated, final=F[:1])
     target = 3.0 + rest * GAMMA * value(scene.theta, F[0])
     close(
-        scene.bridge.pushes[0].gradient,
+        scene.parameters_client.pushes[0].gradient,
         expected(NETWORK, scene.theta, [(O[0][0], scene.actions[0][0], target)], n=1),
     )
 
@@ -145,7 +147,10 @@ def test_terminated_wins_over_truncated() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1], terminated=[0], truncated=[0], final=F[:1])
-    close(scene.bridge.pushes[0].gradient, expected(NETWORK, scene.theta, [(O[0][0], scene.actions[0][0], 3.0)], n=1))
+    close(
+        scene.parameters_client.pushes[0].gradient,
+        expected(NETWORK, scene.theta, [(O[0][0], scene.actions[0][0], 3.0)], n=1),
+    )
 
 
 def test_void_transitions_count_nothing() -> None:
@@ -154,7 +159,7 @@ def test_void_transitions_count_nothing() -> None:
     scene.step([1, -2], O[1], terminated=[0], final=O[1])  # NEXT_STEP: the observation is the final one
     scene.step([1e30, 3], O[2], first=[0])  # and here environment 0 begins
     scene.step([5, 0.5], O[3])
-    push = scene.bridge.pushes[0]
+    push = scene.parameters_client.pushes[0]
     ends = [value(scene.theta, O[3][i]) for i in range(2)]
     r2 = 0.5 + GAMMA * ends[1]
     examples = [
@@ -173,8 +178,8 @@ def test_a_rollout_may_begin_with_a_void_transition() -> None:
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1], terminated=[0], final=O[1][:1])
     scene.step([7], O[2][:1], first=[0])
-    assert [push.env_steps for push in scene.bridge.pushes] == [1, 0]
-    second = scene.bridge.pushes[1].gradient
+    assert [push.env_steps for push in scene.parameters_client.pushes] == [1, 0]
+    second = scene.parameters_client.pushes[1].gradient
     assert second is None or not second.any()
 
 
@@ -182,28 +187,28 @@ def test_the_next_rollout_is_computed_on_what_the_push_brought() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1])
-    updated = scene.bridge.parameters
+    updated = scene.parameters_client.parameters
     assert not np.allclose(updated, scene.theta)
     # Others push in the middle of the rollout: this worker goes on with what it has.
-    scene.bridge.publish(np.zeros_like(updated))
+    scene.parameters_client.publish(np.zeros_like(updated))
     scene.step([-1], O[2][:1])
-    first, second = scene.bridge.pushes
+    first, second = scene.parameters_client.pushes
     assert (first.base.version, second.base.version) == (0, 1)
     target = -1 + GAMMA * value(updated, O[2][0])
     close(second.gradient, expected(NETWORK, updated, [(O[1][0], scene.actions[1][0], target)], n=1))
-    assert scene.bridge.pulls == 1, "parameters come with the answer to a push"
+    assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
 
 
 def test_parameters_change_between_rollouts_only() -> None:
     scene = vector_scene(3)
     scene.reset(O[0])
     scene.step([1, -2], O[1])
-    scene.bridge.publish(np.zeros_like(scene.theta))
+    scene.parameters_client.publish(np.zeros_like(scene.theta))
     scene.step([0, 3], O[2])
     scene.step([5, 0.5], O[3])
-    assert scene.bridge.pulls == 1
-    assert scene.bridge.pushes[0].base.version == 0
-    close(scene.bridge.pushes[0].gradient, three_steps(scene))
+    assert scene.parameters_client.pulls == 1
+    assert scene.parameters_client.pushes[0].base.version == 0
+    close(scene.parameters_client.pushes[0].gradient, three_steps(scene))
 
 
 def three_steps(scene: Scene) -> np.ndarray:
@@ -224,12 +229,12 @@ def test_a_reset_abandons_what_was_going_on() -> None:
     scene.actions.clear()
     scene.reset(O[0][:1])
     scene.step([1], O[1][:1])
-    assert scene.bridge.pushes == []
+    assert scene.parameters_client.pushes == []
     scene.step([2], O[2][:1])
     r1 = 2 + GAMMA * value(scene.theta, O[2][0])
     examples = [(O[0][0], scene.actions[0][0], 1 + GAMMA * r1), (O[1][0], scene.actions[1][0], r1)]
-    close(scene.bridge.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=1))
-    assert scene.bridge.pushes[0].env_steps == 2
+    close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=1))
+    assert scene.parameters_client.pushes[0].env_steps == 2
 
 
 def test_long_gradients_are_cut_to_the_norm() -> None:
@@ -240,9 +245,9 @@ def test_long_gradients_are_cut_to_the_norm() -> None:
     scene.step([5, 0.5], O[3])
     whole = three_steps(scene)
     assert np.linalg.norm(whole) > 1
-    gradient = scene.bridge.pushes[0].gradient
+    gradient = scene.parameters_client.pushes[0].gradient
     np.testing.assert_allclose(gradient, whole * 0.125 / np.linalg.norm(whole), rtol=1e-3, atol=1e-6)
-    assert dict(scene.bridge.scalars)["gradient/norm"] == pytest.approx(np.linalg.norm(whole), rel=1e-3)
+    assert dict(scene.parameters_client.scalars)["gradient/norm"] == pytest.approx(np.linalg.norm(whole), rel=1e-3)
 
 
 def test_short_gradients_are_left_alone() -> None:
@@ -251,7 +256,7 @@ def test_short_gradients_are_left_alone() -> None:
     scene.step([1, -2], O[1])
     scene.step([0, 3], O[2])
     scene.step([5, 0.5], O[3])
-    close(scene.bridge.pushes[0].gradient, three_steps(scene))
+    close(scene.parameters_client.pushes[0].gradient, three_steps(scene))
 
 
 @pytest.mark.parametrize(("clipping", "learned"), [(None, 5.0), (2.0, 2.0), ("auto", 5.0)])
@@ -263,7 +268,7 @@ def test_rewards_of_vector_environments_are_cut_where_asked(clipping: Any, learn
         (O[0][i], scene.actions[0][i], sign * learned + GAMMA * value(scene.theta, O[1][i]))
         for i, sign in enumerate([1, -1])
     ]
-    close(scene.bridge.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
+    close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
 
 
 def test_actions_may_begin_anywhere() -> None:
@@ -274,7 +279,7 @@ def test_actions_may_begin_anywhere() -> None:
     examples = [
         (O[0][i], scene.actions[0][i] + 7, r + GAMMA * value(scene.theta, O[1][i])) for i, r in enumerate([5, -5])
     ]
-    close(scene.bridge.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
+    close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
 
 
 # Images: 4x4 pixels of one shade, two frames stacked.
@@ -309,7 +314,7 @@ def test_frames_are_stacked_and_never_across_a_reset(keys: dict[str, Any], netwo
     scene.step([5, -0.5], frame(30, 130), terminated=[0], truncated=[1], final=frame(77, 99))
     scene.step([0.25, 7], frame(40, 140))
     scene.step([-3, 0], frame(50, 150))
-    gradient = scene.bridge.pushes[0].gradient
+    gradient = scene.parameters_client.pushes[0].gradient
     left2 = -1 + GAMMA * v(40, 50)  # rewards of images are cut to plus or minus 1
     right2 = 0 + GAMMA * v(140, 150)
     a = scene.actions
@@ -344,8 +349,8 @@ def test_frames_of_episodes_that_begin_one_step_late(keys: dict[str, Any], netwo
         (stack(10, 20), a[1][0], r1),
         (stack(200, 200), a[3][0], 0.25 + GAMMA * v(200, 210)),
     ]
-    close(scene.bridge.pushes[0].gradient, expected(network, scene.theta, examples, n=1))
-    assert scene.bridge.pushes[0].env_steps == 3
+    close(scene.parameters_client.pushes[0].gradient, expected(network, scene.theta, examples, n=1))
+    assert scene.parameters_client.pushes[0].env_steps == 3
 
 
 def test_a_reset_forgets_the_frames() -> None:
@@ -357,6 +362,6 @@ def test_a_reset_forgets_the_frames() -> None:
     scene.step([1], frame(100))
     target = 1 + GAMMA * network(scene.theta.astype(np.float64), stack(0, 100)[None])[1][0]
     close(
-        scene.bridge.pushes[0].gradient,
+        scene.parameters_client.pushes[0].gradient,
         expected(network, scene.theta, [(stack(0, 0), scene.actions[0][0], target)], n=1),
     )

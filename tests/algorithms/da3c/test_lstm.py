@@ -73,7 +73,7 @@ def test_memory_is_kept_over_rollouts_as_it_was_when_acting() -> None:
     s.reset(O[0][:1])
     for t, reward in enumerate([1, -2, 3, 0.5]):
         s.step([reward], O[t + 1][:1])
-    _, second = s.bridge.pushes
+    _, second = s.parameters_client.pushes
     updated = second.base.parameters
     assert not np.allclose(updated, s.theta)
     memory = left(s, O[0][0], O[1][0])  # with the parameters of the first rollout
@@ -91,7 +91,7 @@ def test_an_end_at_the_last_step_of_a_rollout(truncated: bool) -> None:
     s.step([4], O[4][:1])
     end = 3 + GAMMA * s.value([O[0][0], O[1][0], F[0]]) * truncated
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
-    later = 4 + GAMMA * s.value([O[2][0], O[3][0], O[4][0]], theta=s.bridge.pushes[1].base.parameters)
+    later = 4 + GAMMA * s.value([O[2][0], O[3][0], O[4][0]], theta=s.parameters_client.pushes[1].base.parameters)
     s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [2 + GAMMA * later, later])])
 
 
@@ -110,7 +110,7 @@ def test_an_episode_that_begins_one_step_late_remembers_nothing() -> None:
             Stretch(O[3:4, 0], s.act(0, 3), [2 + GAMMA * s.value([O[3][0], O[4][0]])]),
         ],
     )
-    assert s.bridge.pushes[0].env_steps == 3
+    assert s.parameters_client.pushes[0].env_steps == 3
 
 
 def test_a_reset_forgets() -> None:
@@ -119,7 +119,7 @@ def test_a_reset_forgets() -> None:
     s.step([1], O[6][:1])
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
-    theta = s.bridge.pushes[1].base.parameters
+    theta = s.parameters_client.pushes[1].base.parameters
     s.expect(1, [Stretch(O[:1, 0], s.act(0, 0), [1 + GAMMA * s.value([O[0][0], O[1][0]], theta=theta)])])
 
 
@@ -143,15 +143,15 @@ def test_parameters_are_fetched_at_the_interval_that_is_set() -> None:
     s.reset(O[0][:1])
     for t in range(7):
         s.step([1], O[t + 1][:1])
-    assert [push.base.version for push in s.bridge.pushes] == [0, 0, 0, 3, 3, 3, 6]
+    assert [push.base.version for push in s.parameters_client.pushes] == [0, 0, 0, 3, 3, 3, 6]
     memory = left(s, O[0][0], O[1][0])
     s.expect(2, [Stretch(O[2:3, 0], s.act(0, 2), [1 + GAMMA * s.value([O[2][0], O[3][0]], memory)], memory)])
 
 
 def test_a_roll_back_is_a_fetch() -> None:
     s = scene(1, episode_len=1, sync_interval=2)
-    s.bridge.discard.append("incarnation")
+    s.parameters_client.discard.append("incarnation")
     s.reset(O[0][:1])
     for t in range(4):
         s.step([1], O[t + 1][:1])
-    assert [push.base.version for push in s.bridge.pushes] == [0, 1, 1, 3]
+    assert [push.base.version for push in s.parameters_client.pushes] == [0, 1, 1, 3]

@@ -35,7 +35,7 @@ def test_a_rollout_begins_with_an_action_of_the_parameters_before(network: Netwo
     s.reset(O[0][:1])
     for t, reward in enumerate([1, -2, 3, 0.5, 4]):
         s.step([reward], O[t + 1][:1])
-    first, second = s.bridge.pushes
+    first, second = s.parameters_client.pushes
     updated = second.base.parameters
     assert not np.allclose(updated, s.theta)
     # In the paper's order the first one is the same.
@@ -65,7 +65,7 @@ def test_where_nothing_is_learned_the_order_makes_no_difference(network: Network
     for overlap, interval in ((False, 1), (True, 1), (True, 3)):
         s = Scene(DA3C, VECTOR, Discrete(2), 3, network, overlap=overlap, sync_interval=interval, **keys)
         live(s.agent, RandomEnvironments(VECTOR, Discrete(2), 3, next_step=[True, False, False]), 42)
-        pushed.append(s.bridge.pushes)
+        pushed.append(s.parameters_client.pushes)
     assert len(pushed[0]) == 14
     for other in pushed[1:]:
         assert [push.env_steps for push in other] == [push.env_steps for push in pushed[0]]
@@ -85,26 +85,28 @@ def test_an_end_at_the_last_step_of_a_rollout() -> None:
 
 def test_actions_are_there_before_anything_is_pushed() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1})
-    agent, bridge = make_agent(DA3C, config, VECTOR, Discrete(2))
+    agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.learn()
     agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
-    assert bridge.pushes == []
+    assert parameters_client.pushes == []
     agent.learn()
     agent.learn()
-    assert len(bridge.pushes) == 1
+    assert len(parameters_client.pushes) == 1
 
 
 def test_what_nobody_asked_for_is_learned_before_the_next_step() -> None:
     pushed = []
     for asked in (True, False):
-        agent, bridge = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 2}), VECTOR, Discrete(2))
+        agent, parameters_client = make_agent(
+            DA3C, DA3C.configure({"path": "da3c", "episode_len": 2}), VECTOR, Discrete(2)
+        )
         agent.reset([O[0][:1]])
         for t in range(7):
             agent.step(StepResult(np.ones(1), [O[t + 1][:1]], NOBODY, NOBODY, NOBODY))
             if asked:
                 agent.learn()
-        pushed.append([push.gradient for push in bridge.pushes])
+        pushed.append([push.gradient for push in parameters_client.pushes])
     assert len(pushed[0]) == 3
     np.testing.assert_array_equal(pushed[0], pushed[1])
 
@@ -114,29 +116,29 @@ def test_a_reset_abandons_what_was_begun_as_well() -> None:
     s.reset(O[5][:1])
     s.step([100], O[6][:1])
     s.step([100], O[7][:1])
-    updated = s.bridge.parameters
+    updated = s.parameters_client.parameters
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
     s.step([2], O[2][:1])
     target = 2 + GAMMA * s.value([O[2][0]], theta=updated)
     s.expect(1, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * target, target])])
-    assert [push.env_steps for push in s.bridge.pushes] == [2, 2]
+    assert [push.env_steps for push in s.parameters_client.pushes] == [2, 2]
 
 
 def test_a_reset_abandons_a_rollout_that_was_not_learned_from() -> None:
-    agent, bridge = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 1}), VECTOR, Discrete(2))
+    agent, parameters_client = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 1}), VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
     agent.reset([O[2][:1]])
     agent.learn()
-    assert bridge.pushes == []
+    assert parameters_client.pushes == []
 
 
 def test_in_the_papers_order_nothing_is_left_to_learn() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1, "overlap": False})
-    agent, bridge = make_agent(DA3C, config, VECTOR, Discrete(2))
+    agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
-    assert len(bridge.pushes) == 1
+    assert len(parameters_client.pushes) == 1
     agent.learn()
-    assert len(bridge.pushes) == 1
+    assert len(parameters_client.pushes) == 1

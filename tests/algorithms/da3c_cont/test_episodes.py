@@ -32,15 +32,15 @@ def test_an_episode_is_worth_its_rewards(network: Network) -> None:
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
     s.step([-2], O[2][:1])
-    assert s.bridge.pushes == []
+    assert s.parameters_client.pushes == []
     s.step([4], O[3][:1], terminated=[0], final=F[:1])
     # At discount 0.9: 4, -2 + 3.6 = 1.6, 1 + 1.44 = 2.44; nothing is expected after the end.
     s.expect(0, [Stretch(O[:3, 0], s.act(0, 0, 1, 2), [2.44, 1.6, 4.0])])
     s.step([0.5], O[4][:1])
     s.step([2], O[5][:1], terminated=[0], final=F[:1])
     s.expect(1, [Stretch(O[3:5, 0], s.act(0, 3, 4), [2.3, 2.0])])
-    assert [push.env_steps for push in s.bridge.pushes] == [3, 2]
-    assert [push.base.version for push in s.bridge.pushes] == [0, 1]
+    assert [push.env_steps for push in s.parameters_client.pushes] == [3, 2]
+    assert [push.base.version for push in s.parameters_client.pushes] == [0, 1]
 
 
 def test_one_that_was_cut_off_would_have_gone_on() -> None:
@@ -69,7 +69,7 @@ def test_every_environment_in_its_own_time() -> None:
     ]
     s.expect(1, together, environments=2)
     # All steps count with the next push, whichever episode they belong to.
-    assert [push.env_steps for push in s.bridge.pushes] == [4, 3]
+    assert [push.env_steps for push in s.parameters_client.pushes] == [4, 3]
 
 
 def test_advantages_of_episodes_may_trust_the_values() -> None:
@@ -113,7 +113,7 @@ def test_a_reset_abandons_the_episodes_under_way() -> None:
     s.reset(O[0][:1])
     s.step([1], O[1][:1], terminated=[0], final=F[:1])
     s.expect(0, [Stretch(O[:1, 0], s.act(0, 0), [1.0])])
-    assert s.bridge.pushes[0].env_steps == 1
+    assert s.parameters_client.pushes[0].env_steps == 1
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_where_nothing_is_learned_it_makes_no_difference_that_the_environments_s
     for overlap in (False, True):
         s = scene(3, network, overlap=overlap, longest_episode=4, gae_lambda=0.8)
         live(s.agent, RandomEnvironments(VECTOR, FORCES, 3, next_step=[True, False, False]), 40)
-        pushed.append(s.bridge.pushes)
+        pushed.append(s.parameters_client.pushes)
     assert len(pushed[0]) > 15
     assert [push.env_steps for push in pushed[0]] == [push.env_steps for push in pushed[1]]
     for mine, reference in zip(*pushed, strict=True):
@@ -150,7 +150,7 @@ def test_an_episode_begins_with_an_action_of_the_parameters_before() -> None:
     s.step([0.5], O[3][:1])
     s.step([2], O[4][:1], terminated=[0], final=F[:1])
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [4.6, 4.0])])
-    updated = s.bridge.pushes[1].base.parameters
+    updated = s.parameters_client.pushes[1].base.parameters
     assert not np.allclose(updated, s.theta)
     # Everything but the first action is of the newest parameters.
     then, now = (likelihood(s.network.run(theta, [O[2][0]])[0][0], s.act(0, 2)[0])[0] for theta in (s.theta, updated))

@@ -75,7 +75,7 @@ def test_observations_are_normalised_with_what_was_known_when_they_were_acted_on
     s.step([1, -2], O[1])
     s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
     # What others gather meanwhile changes nothing before the next fetch.
-    s.bridge.publish(s.theta, {"observation": Moments.of(np.full((50, 2), 1000.0))})
+    s.parameters_client.publish(s.theta, {"observation": Moments.of(np.full((50, 2), 1000.0))})
     s.step([-1, 4], O[3])
     n0, n1, n2, n3 = normal([], O[0]), normal(O[:1], O[1]), normal(O[:2], O[2]), normal(O[:3], O[3])
     final = normal(O[:2], F)  # with the same statistics as what is seen beside it
@@ -90,7 +90,7 @@ def test_observations_are_normalised_with_what_was_known_when_they_were_acted_on
             Stretch([n2[1]], s.act(1, 2), [ends[1]]),
         ],
     )
-    sent = s.bridge.pushes[0].statistics["observation"]
+    sent = s.parameters_client.pushes[0].statistics["observation"]
     whole = Moments.of(O[:3].reshape(-1, 2))
     assert sent.count == 6
     np.testing.assert_allclose([sent.mean, sent.m2], [whole.mean, whole.m2], rtol=1e-12)
@@ -129,7 +129,7 @@ def test_after_a_fetch_the_statistics_are_those_of_all_workers() -> None:
     others = np.random.default_rng(3).normal(-5, 3, size=(40, 2))
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
-    s.bridge.publish(s.theta, {"observation": Moments.of(others)})
+    s.parameters_client.publish(s.theta, {"observation": Moments.of(others)})
     s.step([2], O[2][:1])  # acted on as it was seen: before the fetch
     s.step([3], O[3][:1])
     s.step([4], O[4][:1])
@@ -138,7 +138,7 @@ def test_after_a_fetch_the_statistics_are_those_of_all_workers() -> None:
     n4 = normal([*others, *mine[:4]], mine[4])
     end = 4 + GAMMA * s.value([n4])
     s.expect(1, [Stretch([n2, n3], s.act(0, 2, 3), [3 + GAMMA * end, end])])
-    assert s.bridge.statistics["observation"].count == 44
+    assert s.parameters_client.statistics["observation"].count == 44
 
 
 def test_what_was_gathered_is_used_even_where_nothing_is_fetched() -> None:
@@ -149,7 +149,7 @@ def test_what_was_gathered_is_used_even_where_nothing_is_fetched() -> None:
     mine = list(O[:, 0])
     n2, n3 = normal(mine[:2], mine[2]), normal(mine[:3], mine[3])
     s.expect(2, [Stretch([n2], s.act(0, 2), [1 + GAMMA * s.value([n3])])])
-    assert [push.statistics["observation"].count for push in s.bridge.pushes] == [1, 1, 1]
+    assert [push.statistics["observation"].count for push in s.parameters_client.pushes] == [1, 1, 1]
 
 
 def test_void_transitions_count_nothing() -> None:
@@ -161,7 +161,7 @@ def test_void_transitions_count_nothing() -> None:
     s.step([2, 2], O[4])
     observations = [*O[0], *O[1], O[2][1], *O[3]]
     rewards = [1, -2, 3, 1, 4, 2, 2]
-    push = s.bridge.pushes[0]
+    push = s.parameters_client.pushes[0]
     for name, samples in (("observation", np.array(observations)), ("reward", np.array(rewards)[:, None])):
         whole = Moments.of(samples)
         assert push.statistics[name].count == 7
@@ -205,7 +205,7 @@ def test_rewards_are_scaled_by_the_discounted_return() -> None:
     last = r[3] + GAMMA * s.value([O[4][0]])
     returns = [r[0] + GAMMA * (r[1] + GAMMA * r[2]), r[1] + GAMMA * r[2], r[2], last]
     s.expect(0, [Stretch(O[:4, 0], s.act(0, 0, 1, 2, 3), returns)])
-    np.testing.assert_allclose(s.bridge.pushes[0].statistics["return"].mean, np.mean(sums))
+    np.testing.assert_allclose(s.parameters_client.pushes[0].statistics["return"].mean, np.mean(sums))
 
 
 def test_a_reset_begins_returns_anew() -> None:
@@ -214,7 +214,7 @@ def test_a_reset_begins_returns_anew() -> None:
     s.step([100], O[1][:1])
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
-    assert s.bridge.pushes[1].statistics["return"].mean.tolist() == [1.0]
+    assert s.parameters_client.pushes[1].statistics["return"].mean.tolist() == [1.0]
 
 
 def test_normalised_rewards_are_cut() -> None:
@@ -224,7 +224,7 @@ def test_normalised_rewards_are_cut() -> None:
     s.step([9], O[2][:1])  # (9 - 8) / 1
     end = 0.5 + GAMMA * s.value([O[2][0]])
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [GAMMA * end, end])])
-    assert s.bridge.pushes[0].statistics["reward"].mean.tolist() == [8.0]
+    assert s.parameters_client.pushes[0].statistics["reward"].mean.tolist() == [8.0]
 
 
 def test_the_likelihood_is_that_of_the_action_before_it_was_cut() -> None:
@@ -239,19 +239,21 @@ def test_the_likelihood_is_that_of_the_action_before_it_was_cut() -> None:
         np.testing.assert_allclose(given, np.clip([5, 0] + np.array([1, 0.5]) * u, [4, -0.5], [6, 0.5]), rtol=1e-6)
     cut = [np.isin(given, [4, 6, -0.5, 0.5]).mean() for given in narrow.actions]
     assert 0 < np.mean(cut) < 1
-    np.testing.assert_allclose(narrow.bridge.pushes[0].gradient, free.bridge.pushes[0].gradient, rtol=1e-6)
+    np.testing.assert_allclose(
+        narrow.parameters_client.pushes[0].gradient, free.parameters_client.pushes[0].gradient, rtol=1e-6
+    )
 
 
 def test_exploit_uses_the_statistics_of_training_and_gathers_none() -> None:
     s = scene(1, FEED_FORWARD, normalize_observations=True, normalize_rewards="scale", exploit=True)
     samples = np.random.default_rng(3).normal(2, 4, size=(40, 2))
-    s.bridge.publish(s.theta, {"observation": Moments.of(samples)})
-    s.agent._use(s.bridge.pull())
+    s.parameters_client.publish(s.theta, {"observation": Moments.of(samples)})
+    s.agent._use(s.parameters_client.pull())
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
     s.step([1], O[2][:1], truncated=[0], final=F[:1])
     for t in range(3):
         outputs = s.network.run(s.theta, [normal(samples, O[t][0])])[0][0]
         np.testing.assert_allclose(s.actions[t][0], outputs["mean"], rtol=1e-4, atol=1e-5)
-    assert s.bridge.statistics["observation"].count == 40
-    assert s.bridge.pushes == []
+    assert s.parameters_client.statistics["observation"].count == 40
+    assert s.parameters_client.pushes == []

@@ -38,7 +38,7 @@ def agent_of(
     config = algorithm.configure({"path": name} | SMALL | keys)
     interval = algorithm.ParameterServer(config, *SPACES).target_interval()
     statistics = algorithm.ParameterServer(config, *SPACES).statistics()
-    bridge = FakeParameters(
+    parameters_client = FakeParameters(
         BIASES,
         learning_rate=0.0,
         statistics=statistics,
@@ -46,7 +46,7 @@ def agent_of(
         frame_skip=frame_skip,
         actor_count=actor_count,
     )
-    bridge.publish(BIASES, {name: TWENTY for name in statistics if name != OBSERVATION})
+    parameters_client.publish(BIASES, {name: TWENTY for name in statistics if name != OBSERVATION})
     replay = local_replay(algorithm, config, *SPACES, environments)
     assert replay is not None
     agent, _ = make_agent(
@@ -55,10 +55,10 @@ def agent_of(
         *SPACES,
         environments=environments,
         first_actor=first_actor,
-        parameters=bridge,
+        parameters=parameters_client,
         replay=replay,
     )
-    return agent, bridge, replay
+    return agent, parameters_client, replay
 
 
 def world(environments: int) -> RandomEnvironments:
@@ -67,16 +67,16 @@ def world(environments: int) -> RandomEnvironments:
 
 def test_epsilon_of_gorila_falls_with_the_frames_of_all_workers() -> None:
     keys = {"learner": "separate", "exploration_frames": 64, "actor_interval": 1, "learning_starts": 1000}
-    agent, bridge, _ = agent_of("gorila", 4, frame_skip=4, **keys)
+    agent, parameters_client, _ = agent_of("gorila", 4, frame_skip=4, **keys)
     live(agent, world(4), 6)
-    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
     assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
 
 
 def test_epsilon_of_a_bundle_is_recorded_as_it_falls() -> None:
-    agent, bridge, _ = agent_of("gorila", 4, exploration_frames=800, samples_per_insert=16)
+    agent, parameters_client, _ = agent_of("gorila", 4, exploration_frames=800, samples_per_insert=16)
     live(agent, world(4), 300)
-    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
     assert len(seen) > 100, "with each update's parameters"
     assert seen == sorted(seen, reverse=True)
     assert 0.5 < seen[0] < 0.9, "learning starts after 50 of 200 steps"
@@ -124,9 +124,9 @@ def test_exploration_of_gorila_begins_at_random() -> None:
 )
 def test_each_actor_of_apex_has_its_own_epsilon(actor_count: int, first_actor: int, places: list[float]) -> None:
     keys = {"actor_interval": 1, "learning_starts": 1000}
-    agent, bridge, _ = agent_of("apex", 4, actor_count=actor_count, first_actor=first_actor, **keys)
+    agent, parameters_client, _ = agent_of("apex", 4, actor_count=actor_count, first_actor=first_actor, **keys)
     live(agent, world(4), 1)
-    (seen,) = [value for name, value in bridge.scalars if name == "epsilon"]
+    (seen,) = [value for name, value in parameters_client.scalars if name == "epsilon"]
     assert seen == pytest.approx(np.mean([0.4 ** (1 + 7 * place) for place in places]))
 
 
@@ -171,7 +171,7 @@ def test_the_actors_of_gorila_say_nothing_of_it() -> None:
 
 
 def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> None:
-    agent, bridge, replay = agent_of("gorila", 4, samples_per_insert=8)
+    agent, parameters_client, replay = agent_of("gorila", 4, samples_per_insert=8)
     updates = []
     surroundings = world(4)
     actions = agent.reset(surroundings.reset())
@@ -179,7 +179,7 @@ def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> Non
         actions = agent.step(surroundings.step(actions))
         agent.learn()
         agent.learn()  # twice is no more than once
-        updates.append(sum(push.gradient is not None for push in bridge.pushes))
+        updates.append(sum(push.gradient is not None for push in parameters_client.pushes))
     assert np.diff(updates).max() == 2, "8 x 4 samples a step are two batches"
     inserts = replay.limiter.inserts
     assert inserts > 1400
@@ -187,16 +187,18 @@ def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> Non
     assert updates[-1] * 16 >= inserts * 8 - 50 * 8 - 2 * 50 * 8, (
         "all but what is there to begin with, and is on its way"
     )
-    assert bridge.global_step == surroundings.counted
-    assert {push.env_steps for push in bridge.pushes if push.gradient is None} <= {400}, "before there is enough"
+    assert parameters_client.global_step == surroundings.counted
+    assert {push.env_steps for push in parameters_client.pushes if push.gradient is None} <= {400}, (
+        "before there is enough"
+    )
 
 
 def test_an_agent_beside_learners_counts_its_steps() -> None:
-    agent, bridge, _ = agent_of("gorila", 3, learner="separate", actor_interval=10)
+    agent, parameters_client, _ = agent_of("gorila", 3, learner="separate", actor_interval=10)
     live(agent, world(3), 75)
-    counts = [push.env_steps for push in bridge.pushes if push.gradient is None]
+    counts = [push.env_steps for push in parameters_client.pushes if push.gradient is None]
     assert counts == [30] * 7
-    gradients = [push for push in bridge.pushes if push.gradient is not None]
+    gradients = [push for push in parameters_client.pushes if push.gradient is not None]
     assert len(gradients) > 50
     assert {push.env_steps for push in gradients} == {0}
 
@@ -223,17 +225,17 @@ PLACES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("place", PLACES)
 def test_agent_acts_by_the_newest_parameters(place: str) -> None:
     name, keys = PLACES[place]
-    agent, bridge, _ = agent_of(name, 4, **keys)
+    agent, parameters_client, _ = agent_of(name, 4, **keys)
     assert actions_of(agent, 4, 60)[-1] == [1] * 4
-    assert len([push for push in bridge.pushes if push.gradient is not None]) > 10, "it has learned"
-    bridge.publish(BIASES[::-1] + np.array([0, 0, 0, 0, 1, 0], np.float32))
+    assert len([push for push in parameters_client.pushes if push.gradient is not None]) > 10, "it has learned"
+    parameters_client.publish(BIASES[::-1] + np.array([0, 0, 0, 0, 1, 0], np.float32))
     assert actions_of(agent, 4, 10)[-1] == [0] * 4
 
 
 def test_bundle_explores_less_with_the_frames() -> None:
-    agent, bridge, _ = agent_of("gorila", 8, exploration_frames=800, final_epsilon=0)
+    agent, parameters_client, _ = agent_of("gorila", 8, exploration_frames=800, final_epsilon=0)
     taken = actions_of(agent, 8, 130)
-    assert bridge.global_step > 800
+    assert parameters_client.global_step > 800
     assert 0.2 < 1 - np.mean(taken[:10]) < 0.8, "half of the first actions are wrong at random"
     assert 0.05 < 1 - np.mean(taken[45:55]) < 0.45, "a quarter at half of the annealing"
     assert taken[-10:] == [[1] * 8] * 10
@@ -245,12 +247,12 @@ def test_agent_acts_by_normalized_observations(exploit: bool) -> None:
     gorila = load_algorithm("gorila", Path())
     box = Box(-99, 99, shape=(1,))
     config = gorila.configure({"path": "gorila", "normalize_observations": True} | SMALL | GREEDY)
-    bridge = FakeParameters(
+    parameters_client = FakeParameters(
         np.array([1, 0, 0, 0], np.float32),
         statistics=gorila.ParameterServer(config, box, SPACES[1]).statistics(),
         target=TargetInterval(updates=1000),
     )
-    bridge.publish(bridge.parameters, {"observation": Moments.of(np.array([[8.0], [12.0]]))})
+    parameters_client.publish(parameters_client.parameters, {"observation": Moments.of(np.array([[8.0], [12.0]]))})
     agent, _ = make_agent(
         gorila,
         config,
@@ -258,7 +260,7 @@ def test_agent_acts_by_normalized_observations(exploit: bool) -> None:
         SPACES[1],
         environments=3,
         exploit=exploit,
-        parameters=bridge,
+        parameters=parameters_client,
     )
     assert agent.reset([np.array([[5.0], [9.0], [11.0]], np.float32)])[0].tolist() == [1, 1, 0]
 

@@ -86,15 +86,17 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
     } | keys
     config = GORILA.configure(section)
     statistics = GORILA.ParameterServer(config, *SPACES).statistics()
-    bridge = FakeParameters(
+    parameters_client = FakeParameters(
         THETA_MINUS, learning_rate=0.1, statistics=statistics, target=TargetInterval(updates=renewed)
     )
-    bridge.publish(THETA, {name: SEEN if name == OBSERVATION else HALF for name in statistics})
-    bridge.register(Registration("", environments=1))
+    parameters_client.publish(THETA, {name: SEEN if name == OBSERVATION else HALF for name in statistics})
+    parameters_client.register(Registration("", environments=1))
     memory = Priorities()
     assert GORILA.Learner is not None
-    learner = GORILA.Learner(config, LearnerContext(*SPACES, 0, 0, bridge, bridge.metrics, memory))
-    return learner, bridge, memory
+    learner = GORILA.Learner(
+        config, LearnerContext(*SPACES, 0, 0, parameters_client, parameters_client.metrics, memory)
+    )
+    return learner, parameters_client, memory
 
 
 @pytest.mark.parametrize(
@@ -109,15 +111,15 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
     ],
 )
 def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float], gradient: list[float]) -> None:
-    learner, bridge, memory = learner_with(**keys)
+    learner, parameters_client, memory = learner_with(**keys)
     assert learner.batch_size == 3
     learner.step(BATCH)
-    (push,) = bridge.pushes
+    (push,) = parameters_client.pushes
     assert push.gradient is not None
     np.testing.assert_allclose(push.gradient, gradient, rtol=1e-5)
     np.testing.assert_allclose(memory.given, [np.abs(errors) + 0.25], rtol=1e-6)
     assert push.env_steps == 0
-    scalars = dict(bridge.scalars)
+    scalars = dict(parameters_client.scalars)
     costs = np.square(errors) if keys.get("errors") != "huber" else np.abs(errors) - 0.5
     assert scalars["loss"] == pytest.approx(np.dot(ONE_OF_LARGEST, costs) / 2.5, rel=1e-5)
     assert push.loss == scalars["loss"]
@@ -127,59 +129,59 @@ def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float
 
 
 def test_rewards_are_divided_by_the_deviation_that_is_known_now() -> None:
-    learner, bridge, _ = learner_with(normalize_rewards="scale", prioritized=False)
+    learner, parameters_client, _ = learner_with(normalize_rewards="scale", prioritized=False)
     learner.step(BATCH)
-    (push,) = bridge.pushes
+    (push,) = parameters_client.pushes
     # y = 2 + 0.5 x 6 = 5; 1; 0.25 x -2 = -0.5. By w_0: (0.5 x -8 x 1 + -5 x -3) / 3, and so on.
     np.testing.assert_allclose(push.gradient, [11 / 3, 4, -3, 2], rtol=1e-5)
 
 
 def test_who_draws_uniformly_gives_no_priorities() -> None:
-    learner, bridge, memory = learner_with(prioritized=False)
+    learner, parameters_client, memory = learner_with(prioritized=False)
     learner.step(BATCH)
     assert memory.given == []
-    assert len(bridge.pushes) == 1
+    assert len(parameters_client.pushes) == 1
 
 
 def test_importance_weights_grow_with_training() -> None:
-    learner, bridge, _ = learner_with(importance_exponent=0, final_importance_exponent=1, max_global_step=10)
+    learner, parameters_client, _ = learner_with(importance_exponent=0, final_importance_exponent=1, max_global_step=10)
     learner.exchange.env_steps = 5  # type: ignore[attr-defined]
     learner.step(BATCH)
-    first = bridge.pushes[0]
+    first = parameters_client.pushes[0]
     assert first.env_steps == 5
     assert first.gradient is not None
     # Weights 1, 1, 1, of which the first gradient's part is -6 + 15; then 1 / sqrt(2), 1, 1.
     assert first.gradient[0] == pytest.approx(3)
-    bridge.publish(THETA)
+    parameters_client.publish(THETA)
     learner.step(BATCH)
     learner.step(BATCH)
-    last = bridge.pushes[2].gradient
-    assert bridge.pushes[1].env_steps == 0
+    last = parameters_client.pushes[2].gradient
+    assert parameters_client.pushes[1].env_steps == 0
     assert last is not None
-    q = bridge.pushes[2].base.parameters
+    q = parameters_client.pushes[2].base.parameters
     error = np.array([q[0] + q[2] - 4, q[0] * -3 + q[2] + 0.5])
     assert last[0] == pytest.approx((2 * error[0] * 0.5**0.5 + 2 * error[1] * -3) / 3, rel=1e-4)
 
 
 def test_a_gradient_is_clipped_by_its_norm() -> None:
-    learner, bridge, _ = learner_with(AdaGrad={"gradient_norm_clipping": 0.5})
+    learner, parameters_client, _ = learner_with(AdaGrad={"gradient_norm_clipping": 0.5})
     learner.step(BATCH)
-    assert np.linalg.norm(bridge.pushes[0].gradient) == pytest.approx(0.5)
-    assert dict(bridge.scalars)["gradient/norm"] > 4
+    assert np.linalg.norm(parameters_client.pushes[0].gradient) == pytest.approx(0.5)
+    assert dict(parameters_client.scalars)["gradient/norm"] > 4
 
 
 def test_parameters_are_fetched_as_often_as_it_says() -> None:
-    learner, bridge, _ = learner_with(sync_interval=3, optimizer="adagrad")
+    learner, parameters_client, _ = learner_with(sync_interval=3, optimizer="adagrad")
     for _ in range(5):
         learner.step(BATCH)
-    assert [push.base.version for push in bridge.pushes] == [1, 1, 1, 4, 4]
-    np.testing.assert_array_equal(bridge.pushes[0].gradient, bridge.pushes[2].gradient)
+    assert [push.base.version for push in parameters_client.pushes] == [1, 1, 1, 4, 4]
+    np.testing.assert_array_equal(parameters_client.pushes[0].gradient, parameters_client.pushes[2].gradient)
 
 
 def test_a_renewed_target_network_is_taken_over() -> None:
-    learner, bridge, memory = learner_with(renewed=1)
+    learner, parameters_client, memory = learner_with(renewed=1)
     learner.step(BATCH)
-    weights, offsets = bridge.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
+    weights, offsets = parameters_client.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
     learner.step(BATCH)
     columns = BATCH.columns
     chosen, best = columns["observation"] * weights + offsets, columns["next_observation"] * weights + offsets
@@ -189,10 +191,10 @@ def test_a_renewed_target_network_is_taken_over() -> None:
 
 
 def test_values_of_held_out_states_are_said_now_and_then() -> None:
-    learner, bridge, _ = learner_with(held_out_states=3)
+    learner, parameters_client, _ = learner_with(held_out_states=3)
     for _ in range(4):
         learner.step(BATCH)
-    seen = [value for name, value in bridge.scalars if name == "q/held_out"]
+    seen = [value for name, value in parameters_client.scalars if name == "q/held_out"]
     assert seen == [pytest.approx((2 + 4 - 3) / 3)], "max Q of 1, 2 and -3 by the first parameters"
 
 
@@ -207,33 +209,33 @@ def normalized(mean: float, std: float) -> Sampled:
 @pytest.mark.parametrize("double", [False, True])
 def test_learner_normalizes_by_the_merged_statistics(double: bool) -> None:
     keys: dict[str, Any] = {"double": double, "sync_interval": 1}
-    learner, bridge, memory = learner_with(normalize_observations=True, **keys)
+    learner, parameters_client, memory = learner_with(normalize_observations=True, **keys)
     plain, expected, priorities = learner_with(**keys)
     learner.step(BATCH)
     plain.step(normalized(1, 2))
-    np.testing.assert_allclose(bridge.pushes[0].gradient, expected.pushes[0].gradient, rtol=1e-5)
+    np.testing.assert_allclose(parameters_client.pushes[0].gradient, expected.pushes[0].gradient, rtol=1e-5)
     np.testing.assert_allclose(memory.given, priorities.given, rtol=1e-5)
     # Of -1, 3, 1 and 9 the mean is 3 and the standard deviation 14 ** 0.5.
-    bridge.publish(THETA, {"observation": Moments.of(np.array([[1.0], [9.0]]))})
+    parameters_client.publish(THETA, {"observation": Moments.of(np.array([[1.0], [9.0]]))})
     expected.publish(THETA)
     for one, batch in ((learner, BATCH), (plain, normalized(1, 2))):
         one.step(batch)
         one.finish()  # type: ignore[attr-defined]  # the answer brings them
     learner.step(BATCH)
     plain.step(normalized(3, 14**0.5))
-    np.testing.assert_allclose(bridge.pushes[2].gradient, expected.pushes[2].gradient, rtol=1e-4)
+    np.testing.assert_allclose(parameters_client.pushes[2].gradient, expected.pushes[2].gradient, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("field", "lie"), [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)]
 )
 def test_an_item_of_a_liar_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
-    learner, bridge, memory = learner_with()
+    learner, parameters_client, memory = learner_with()
     columns = {name: column.copy() for name, column in BATCH.columns.items()}
     columns[field][2] = lie
     learner.step(replace(BATCH, columns=columns))
-    assert bridge.pushes[0].gradient is not None
+    assert parameters_client.pushes[0].gradient is not None
     # The items 0 and 1 of `test_targets_weights_and_priorities`, as a mean over two.
-    np.testing.assert_allclose(bridge.pushes[0].gradient, [-3 / 2, 7, -3 / 2, 7 / 2], rtol=1e-5)
+    np.testing.assert_allclose(parameters_client.pushes[0].gradient, [-3 / 2, 7, -3 / 2, 7 / 2], rtol=1e-5)
     np.testing.assert_allclose(memory.given, [[3 + OFFSET, 3.5 + OFFSET, OFFSET]], rtol=1e-6)
-    assert dict(bridge.scalars)["replay/masked"] == pytest.approx(1 / 3)
+    assert dict(parameters_client.scalars)["replay/masked"] == pytest.approx(1 / 3)

@@ -46,20 +46,20 @@ def test_gradients_go_back_through_the_memory_that_there_was(keys: dict[str, obj
     spaces = Box(-9, 9, shape=(2,)), Discrete(3)
     size = len(N_STEP_Q.ParameterServer(config, *spaces).initial_parameters(0))
     target, online = np.random.default_rng(3).normal(size=(2, size)).astype(np.float32)
-    bridge = FakeParameters(target, learning_rate=0.1, target=TargetInterval(updates=1000))
-    bridge.publish(online)
-    agent, _ = make_agent(N_STEP_Q, config, *spaces, environments=N, parameters=bridge)
+    parameters_client = FakeParameters(target, learning_rate=0.1, target=TargetInterval(updates=1000))
+    parameters_client.publish(online)
+    agent, _ = make_agent(N_STEP_Q, config, *spaces, environments=N, parameters=parameters_client)
     spec = agent.policy_graph().network  # type: ignore[union-attr]
     scene = Script(agent, N)
     scene.reset(O[0])
     for t, rewards in enumerate(REWARDS):
         final = F if t in TRUNCATED else None
         scene.step(rewards, O[t + 1], terminated=TERMINATED.get(t, ()), truncated=TRUNCATED.get(t, ()), final=final)
-    first, second = (push.base.parameters for push in bridge.pushes)
+    first, second = (push.base.parameters for push in parameters_client.pushes)
     assert not np.allclose(first, second)
     oracle = Oracle(spec, ActionValues(3, "dueling" in keys), target, double)
     before = np.zeros((N, spec.state_size), np.float32)
-    for push, parameters, begin in zip(bridge.pushes, (first, second), (0, T), strict=True):
+    for push, parameters, begin in zip(parameters_client.pushes, (first, second), (0, T), strict=True):
         wanted, before = oracle.rollout(parameters, begin, before, np.array(scene.actions[begin : begin + T]))
         assert push.gradient is not None
         np.testing.assert_allclose(push.gradient, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
