@@ -14,7 +14,7 @@ from relaax.client.connection.address import parse_address
         ("[::1]", ("::1", 7001)),
     ],
 )
-def test_host_and_port(address, expected):
+def test_valid_address_gives_host_and_port(address, expected):
     assert parse_address(address) == expected
 
 
@@ -36,7 +36,7 @@ def test_host_and_port(address, expected):
         ("localhost:٣", "number"),
     ],
 )
-def test_what_is_no_address_is_refused_with_the_way_out(address, hint):
+def test_invalid_address_is_refused_with_the_way_out(address, hint):
     with pytest.raises(ValueError, match=hint.replace("[", r"\[")) as refused:
         parse_address(address)
     assert repr(address) in str(refused.value)

@@ -1,4 +1,4 @@
-"""A check of broken environments, each of which takes its first step in order: place, value and way out are named."""
+"""Tests of the check of environments: each finding names the place, the value and the way out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Good(gymnasium.Env[Any, Any]):
 
 
 class Changed(Good):
-    """One part of an outcome, from a step on, is another."""
+    """An environment that replaces the part `index` of its outcomes by `value` from `step` on."""
 
     def __init__(self, index: int, value: Any, step: int = 7) -> None:
         self._index, self._value, self._step = index, value, step
@@ -142,7 +142,7 @@ def findings(env: Any, **limits: Any) -> list[str]:
 NAN = np.array([0, np.nan], np.float32)
 FAR = np.array([0, 7.5], np.float32)
 PLACE = "episode 1, step 7: "
-PASSED_BEFORE = {
+FAULTS = {
     "not_a_number": (lambda: Changed(0, NAN), f"error: {PLACE}observation[1] is nan: servers refuse it"),
     "bounds": (
         lambda: Changed(0, FAR),
@@ -179,12 +179,12 @@ PASSED_BEFORE = {
 }
 
 
-@pytest.mark.parametrize("kind", PASSED_BEFORE)
+@pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("vector", [False, True])
-def test_a_fault_that_one_step_does_not_show_is_found(kind: str, vector: bool) -> None:
-    make, sentence = PASSED_BEFORE[kind]
+def test_fault_that_passes_a_probe_is_found_by_the_check(kind: str, vector: bool) -> None:
+    make, sentence = FAULTS[kind]
     probed = SyncVectorEnv([make]) if vector else make()
-    assert run(probed, "probe").report is None  # one step from the first reset, as every check once was
+    assert run(probed, "probe").report is None  # a probe takes only one step
     found = findings(SyncVectorEnv([make]) if vector else make(), steps=300)
     assert any(finding.startswith(sentence) for finding in found), found
 
@@ -201,13 +201,13 @@ def test_a_fault_that_one_step_does_not_show_is_found(kind: str, vector: bool) -
         (OldReset(), "error: episode 1, reset: reset() raised TypeError"),
     ],
 )
-def test_an_outcome_of_other_parts_is_told_with_the_right_ones(env: Any, sentence: str) -> None:
+def test_wrong_number_of_values_is_reported_with_the_right_one(env: Any, sentence: str) -> None:
     (found,) = findings(env)
     assert found.startswith(sentence)
     assert found.endswith(("terminated, truncated, info", "observation, info", "seed=None, options=None)`"))
 
 
-def test_a_sound_environment_has_no_findings_and_is_closed() -> None:
+def test_valid_environment_has_no_findings_and_is_closed() -> None:
     env = Good()
     report = report_of(env)
     assert list(report.lines()) == [
@@ -224,7 +224,7 @@ def test_mean_return_at_random_covers_whole_episodes_only() -> None:
     assert report_of(OwnVector("none", AutoresetMode.NEXT_STEP), steps=20).mean_return == 3.5  # 4, 4, 3 and 3
 
 
-class TimeIsOver(Good):
+class FixedLengths(Good):
     episodes = 0
 
     def __init__(self, lengths: tuple[int, ...] = (20,)) -> None:
@@ -240,16 +240,16 @@ class TimeIsOver(Good):
         return observation, reward, self.steps >= self.limit, False, info
 
 
-def test_terminations_at_one_last_step_are_suspected() -> None:
-    (found,) = findings(TimeIsOver())
+def test_terminations_at_the_same_step_are_a_warning() -> None:
+    (found,) = findings(FixedLengths())
     assert found == (
         "warning: 3 of 3 episodes terminated after 20 steps, and none later: if this is a time limit, return"
         " terminated=False and truncated=True there"
     )
-    assert findings(TimeIsOver(), episodes=2) == []
-    assert "3 of 4 episodes" in findings(TimeIsOver((20, 20, 12, 20)), episodes=4)[0]
+    assert findings(FixedLengths(), episodes=2) == []
+    assert "3 of 4 episodes" in findings(FixedLengths((20, 20, 12, 20)), episodes=4)[0]
     for lengths in ((20, 20, 20, 21), (20, 20, 20, 12, 13, 14, 15), (5,)):
-        assert findings(TimeIsOver(lengths), episodes=len(lengths)) == [], lengths
+        assert findings(FixedLengths(lengths), episodes=len(lengths)) == [], lengths
 
 
 @pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "MountainCar-v0"])
@@ -257,7 +257,7 @@ def test_environments_of_gymnasium_pass_without_findings(id_: str) -> None:
     assert findings(id_) == []
 
 
-def test_gymnasiums_checker_says_what_else_it_finds() -> None:
+def test_findings_of_gymnasiums_checker_are_included() -> None:
     class DefaultSeed(Good):
         def reset(self, *, seed: int | None = 1, options: Any = None) -> Any:
             return super().reset(seed=seed)
@@ -266,7 +266,7 @@ def test_gymnasiums_checker_says_what_else_it_finds() -> None:
     assert any(found.startswith(sentence) for found in findings(DefaultSeed()))
 
 
-def test_an_environment_registered_as_random_needs_no_seed() -> None:
+def test_nondeterministic_environment_needs_no_seed() -> None:
     gymnasium.register("Unseeded-v0", Seedless, nondeterministic=True)
     try:
         assert not any("seed" in finding for finding in findings("Unseeded-v0") if "gymnasium's" not in finding)
@@ -274,7 +274,7 @@ def test_an_environment_registered_as_random_needs_no_seed() -> None:
         del gymnasium.registry["Unseeded-v0"]
 
 
-def test_a_space_that_cannot_be_sent_is_an_error() -> None:
+def test_unsupported_space_is_an_error() -> None:
     env = Good()
     env.observation_space = gymnasium.spaces.Text(4)
     assert findings(env) == [
@@ -284,17 +284,17 @@ def test_a_space_that_cannot_be_sent_is_an_error() -> None:
     assert env.closed == 1
 
 
-def test_sys_exit_within_a_step_is_named() -> None:
+def test_sys_exit_within_a_step_is_reported_with_its_place() -> None:
     with pytest.raises(EnvironmentExit, match=r"episode 1, step 4: step\(\) called sys.exit\(\)"):
         run(Quits(), "check")
 
 
-def test_the_faulty_one_of_several_environments_is_named() -> None:
+def test_faulty_environment_of_a_vector_is_named() -> None:
     found = findings(SyncVectorEnv([Good, lambda: Changed(1, None)]))
     assert [finding.partition(", ")[0] for finding in found] == ["error: environment 1 of 2: episode 1"]
 
 
-def test_one_object_in_place_of_several_is_an_error() -> None:
+def test_vector_of_one_shared_object_is_an_error() -> None:
     env = Good()
     found = findings(SyncVectorEnv([lambda: env] * 2))
     assert found == ["error: the 2 environments of the vector are the same object: create a new one for each"]
@@ -338,13 +338,13 @@ class OwnVector(VectorEnv[Any, Any, Any]):
         ("final", 'error: step 4 of the vector: an episode was truncated, and infos["final_obs"] does not contain it'),
     ],
 )
-def test_faults_of_a_vector_of_ones_own_are_found(fault: str, sentence: str) -> None:
+def test_faults_of_a_custom_vector_are_found(fault: str, sentence: str) -> None:
     found = findings(OwnVector(fault))
     assert found[0].startswith(sentence), found
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_a_sound_vector_of_any_autoreset_mode_passes(mode: AutoresetMode) -> None:
+def test_valid_vector_of_any_autoreset_mode_passes(mode: AutoresetMode) -> None:
     report = report_of(OwnVector("", mode))
     assert report.findings == []
     assert report.episodes >= 3
@@ -367,7 +367,7 @@ class World:
         return {"a": [0, self._steps], "action_mask": 0}, 1.0, False, self._steps >= 5
 
 
-def test_worlds_are_checked_with_the_names_of_their_parts() -> None:
+def test_findings_of_worlds_name_the_parts_of_observations() -> None:
     mask, bounds = findings(Worlds(World, 2))
     assert mask.startswith(
         "warning: the observation has a part 'action_mask', but the algorithms of RELAAX do not mask"
@@ -377,7 +377,7 @@ def test_worlds_are_checked_with_the_names_of_their_parts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client")
-def test_a_process_that_is_left_is_found_until_it_has_ended() -> None:
+def test_left_process_is_found_until_it_ends() -> None:
     process = subprocess.Popen(["sleep", "600"])
     try:
         assert f"process {process.pid} (sleep)" in left_processes()
@@ -388,7 +388,7 @@ def test_a_process_that_is_left_is_found_until_it_has_ended() -> None:
     assert not any(str(process.pid) in left for left in left_processes())
 
 
-def test_a_report_survives_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_equal_after_writing_and_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(Changed(1, None))
     report.write(tmp_path / "report.json")
     read = CheckReport.read(tmp_path / "report.json")

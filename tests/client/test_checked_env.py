@@ -1,4 +1,4 @@
-"""Outcomes of environments are checked, converted to their spaces and copied, by every way into `run`."""
+"""Tests that `run` checks, converts and copies the outcomes of every kind of environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTH = 3
 
 
 class Place(gymnasium.Env):
-    """Counts its steps in one array that it hands out each time; cut off after three."""
+    """Returns its step counter in one reused array; truncated after three steps."""
 
     def __init__(self) -> None:
         self.observation_space: Any = spaces.Box(0, 9, (2,), np.float32)
@@ -37,18 +37,18 @@ class Place(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.array[:] = 0
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> Any:
         self.array[:] += 1
-        return self.seen(), self.reward, False, bool(self.array[0] >= LENGTH), self.info
+        return self.observe(), self.reward, False, bool(self.array[0] >= LENGTH), self.info
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         return self.array
 
 
 class SameArrays:
-    """A vector of two places that does not reset by itself, and uses every array again."""
+    """A vector of two environments without autoreset that reuses all its arrays."""
 
     num_envs = 2
     autoreset_mode = "disabled"
@@ -56,43 +56,43 @@ class SameArrays:
     single_action_space = rlx.Discrete(2)
 
     def __init__(self) -> None:
-        self.seen = np.zeros((2, 2), np.float32)
+        self.states = np.zeros((2, 2), np.float32)
         self.rewards, self.over, self.cut = np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        for array in (self.seen, self.rewards, self.over, self.cut):
+        for array in (self.states, self.rewards, self.over, self.cut):
             array[:] = 0
         if options is not None:
             options["reset_mask"][:] = False
-        return self.seen, {}
+        return self.states, {}
 
     def step(self, actions: Any) -> Any:
-        self.seen += 1
+        self.states += 1
         self.rewards[:] = 1
-        self.cut[:] = self.seen[:, 0] >= LENGTH
-        return self.seen, self.rewards, self.over, self.cut, {}
+        self.cut[:] = self.states[:, 0] >= LENGTH
+        return self.states, self.rewards, self.over, self.cut, {}
 
 
 class World:
-    """A world of `Worlds` that hands out one array."""
+    """An environment for `Worlds` that returns the array `shared`."""
 
     observation_space = rlx.Box(0, 9, (2,))
     action_space = rlx.Discrete(2)
     shared = np.zeros(2, np.float32)
-    """One for all worlds, as a simulator of several has."""
+    """One array for all environments, as in a simulator of several."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.t = 0
 
     def restart(self) -> Any:
         self.t = 0
-        return self.seen()
+        return self.observe()
 
     def do(self, action: Any) -> Any:
         self.t += 1
-        return self.seen(), np.array([1.0]), False, self.t >= LENGTH
+        return self.observe(), np.array([1.0]), False, self.t >= LENGTH
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         World.shared[:] = self.t
         return World.shared
 
@@ -102,7 +102,7 @@ def sync(mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
 
 
 def ends(env: Any) -> list[tuple[list[float], list[float], list[float]]]:
-    """Return the ends of episodes on the wire: rewards, final observations and first ones of the next episodes."""
+    """Run `env` and return each end of an episode: rewards, final observations and next first observations."""
     with RlxPeer() as peer:
         run(env, peer.address, steps=20)
         heard = [message for message in peer.talks[0].heard if isinstance(message, rlx.Init | rlx.Step | rlx.Reset)]
@@ -140,7 +140,7 @@ def test_reused_arrays_do_not_change_the_end_of_an_episode(make: Any) -> None:
     assert found == [([1.0] * count, [3.0] * count, [0.0] * count)] * len(found)
 
 
-def test_environments_that_share_an_array_are_told_apart() -> None:
+def test_observations_in_a_shared_array_are_copied() -> None:
     class Shared(Place):
         array_of_all = np.zeros(2, np.float32)
 
@@ -148,7 +148,7 @@ def test_environments_that_share_an_array_are_told_apart() -> None:
             super().__init__()
             self.value = value
 
-        def seen(self) -> Any:
+        def observe(self) -> Any:
             self.array_of_all[:] = self.value
             return self.array_of_all
 
@@ -179,7 +179,7 @@ class NoneWorld(World):
         lambda: Worlds(NoneWorld, 2),
     ],
 )
-def test_none_at_a_cut_is_refused(make: Any, address: str) -> None:
+def test_none_as_final_observation_is_refused(make: Any, address: str) -> None:
     with RlxPeer() as peer, pytest.raises(EnvironmentFault, match="final observation of a truncated episode is None"):
         run(make(), peer.address if address == "peer" else address, steps=20)
 
@@ -196,7 +196,7 @@ def test_none_among_final_states_is_refused_by_the_vector_client() -> None:
                 client.step([0, 0], np.zeros((2, 2), np.float32), None, [True, True], final)
 
 
-def test_none_is_no_matter_where_the_task_has_ended() -> None:
+def test_none_as_last_observation_is_allowed_if_terminated() -> None:
     class Over(NoneAtCut):
         def step(self, action: Any) -> Any:
             observation, reward, over, cut, info = super().step(action)
@@ -207,14 +207,14 @@ def test_none_is_no_matter_where_the_task_has_ended() -> None:
 
 
 class Pixels(Place):
-    """Values of another dtype than the space's."""
+    """An environment with observations of another dtype than its space."""
 
     def __init__(self, values: Any = (7, 250)) -> None:
         super().__init__()
         self.observation_space = spaces.Dict({"screen": spaces.Box(0, 255, (2,), np.uint8), "n": spaces.Discrete(9)})
         self.values = values
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         return {"screen": np.array(self.values), "n": np.int32(3)}
 
 
@@ -229,7 +229,7 @@ def test_integers_that_fit_are_converted_leaf_by_leaf(many: bool) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(
-    ("values", "why"),
+    ("values", "reason"),
     [
         ((7, 300), "holds 300, which is outside the range of uint8"),
         ((7.0, 8.0), "is float64, the space is uint8"),
@@ -237,20 +237,20 @@ def test_integers_that_fit_are_converted_leaf_by_leaf(many: bool) -> None:
         (None, "is None, not an array of numbers"),
     ],
 )
-def test_a_leaf_that_does_not_fit_is_named(many: bool, values: Any, why: str) -> None:
-    made = Pixels(values)
-    env = SyncVectorEnv([Pixels, lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+def test_leaf_outside_its_space_is_named(many: bool, values: Any, reason: str) -> None:
+    created = Pixels(values)
+    env = SyncVectorEnv([Pixels, lambda: created], autoreset_mode=AutoresetMode.SAME_STEP) if many else created
     which = "environment 1 of 2 .Pixels." if many else "environment Pixels"
-    with pytest.raises(EnvironmentFault, match=rf"{which} is not in its space: observation\['screen'\] {why}"):
+    with pytest.raises(EnvironmentFault, match=rf"{which} is not in its space: observation\['screen'\] {reason}"):
         run(env, "random", steps=8)
 
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("reward", [np.array([0.5]), np.float32(0.5), [[0.5]], 0.5])
-def test_one_number_is_a_reward_whatever_its_shape(many: bool, reward: Any) -> None:
-    made = Place()
-    made.reward = reward
-    env = SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+def test_reward_of_one_number_is_accepted_in_any_shape(many: bool, reward: Any) -> None:
+    created = Place()
+    created.reward = reward
+    env = SyncVectorEnv([lambda: created], autoreset_mode=AutoresetMode.SAME_STEP) if many else created
     with RlxPeer() as peer:
         run(env, peer.address, steps=1)
         assert [message.reward.tolist() for message in peer.heard(rlx.Step)] == [[0.5]]
@@ -260,15 +260,15 @@ def test_one_number_is_a_reward_whatever_its_shape(many: bool, reward: Any) -> N
 @pytest.mark.parametrize(
     "reward", [np.array([1.0, 2.0]), "much", None, float("nan"), float("inf"), 1j, pytest.param(10**400, id="huge")]
 )
-def test_what_is_no_reward_is_refused_by_that_name(many: bool, reward: Any) -> None:
-    made = Place()
-    made.reward = reward
-    env = SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+def test_invalid_reward_is_refused_by_name(many: bool, reward: Any) -> None:
+    created = Place()
+    created.reward = reward
+    env = SyncVectorEnv([lambda: created], autoreset_mode=AutoresetMode.SAME_STEP) if many else created
     with pytest.raises(EnvironmentFault, match=r"Place.*: the reward is .*: it must be one finite number"):
         run(env, "random", steps=8)
 
 
-def test_four_values_of_an_older_interface_are_refused() -> None:
+def test_step_with_four_values_is_refused() -> None:
     class Old(Place):
         def step(self, action: Any) -> Any:
             return super().step(action)[:4]
@@ -280,7 +280,7 @@ def test_four_values_of_an_older_interface_are_refused() -> None:
 
 
 class Winner(Place):
-    """The type of an info changes from step to step."""
+    """An environment whose info changes its type from step to step."""
 
     values = (1, None, 0.5)
 
@@ -298,17 +298,17 @@ def winners() -> SyncVectorEnv:
     return SyncVectorEnv([lambda: Winner(0), lambda: Winner(2)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def test_infos_that_cannot_be_merged_are_no_matter_if_nobody_asks() -> None:
+def test_infos_that_cannot_be_merged_are_ignored_if_unused() -> None:
     assert run(winners(), "random", steps=20).steps == 20
 
 
 def test_wrapper_of_a_vector_receives_all_infos() -> None:
     class Wrapper(gymnasium.vector.VectorWrapper):
-        seen: tuple[str, ...] = ()
+        keys: tuple[str, ...] = ()
 
         def step(self, actions: Any) -> Any:
             outcome = self.env.step(actions)
-            Wrapper.seen = tuple(outcome[4])
+            Wrapper.keys = tuple(outcome[4])
             return outcome
 
     class Lives(Place):
@@ -317,13 +317,13 @@ def test_wrapper_of_a_vector_receives_all_infos() -> None:
             return super().step(action)
 
     run(Wrapper(SyncVectorEnv([Lives] * 2)), "random", steps=2)
-    assert "lives" in Wrapper.seen
+    assert "lives" in Wrapper.keys
 
 
-def test_player_may_keep_observations_of_a_vector_that_reuses_its_arrays() -> None:
-    class Keeps:
+def test_player_can_keep_observations_of_a_reusing_vector() -> None:
+    class KeepingPlayer:
         def __init__(self) -> None:
-            self.seen: list[Any] = []
+            self.observations: list[Any] = []
 
         def set_environment(self, *_: Any) -> None:
             pass
@@ -332,26 +332,26 @@ def test_player_may_keep_observations_of_a_vector_that_reuses_its_arrays() -> No
             yield Game(0, seed=1)
 
         def act(self, observation: Any, first: bool) -> int:
-            self.seen.append(observation)
+            self.observations.append(observation)
             return 0
 
         def record_game(self, *_: Any) -> None:
             pass
 
-    player = Keeps()
+    player = KeepingPlayer()
     with local_agent.playing(player):
         run(SyncVectorEnv([Place], copy=False, autoreset_mode=AutoresetMode.SAME_STEP), "local")
-    assert [float(observation[0]) for observation in player.seen[:LENGTH]] == [0, 1, 2]
+    assert [float(observation[0]) for observation in player.observations[:LENGTH]] == [0, 1, 2]
 
 
-def test_a_metric_keeps_its_value_whatever_the_first_one_was() -> None:
+def test_metric_value_does_not_depend_on_the_first_type() -> None:
     with RlxPeer() as peer:
         run(winners(), peer.address, steps=12, metrics=["winner"], report_latency=None)
         found = [value for message in peer.heard(rlx.Metrics) for _, value in message.scalars]
     assert set(found) == {0.75, 1.0, 0.5}
 
 
-def test_a_close_that_fails_is_logged_and_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_close_is_logged_and_the_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     closed = []
 
     class Window(Place):
@@ -382,7 +382,7 @@ def test_exit_in_close_is_logged(code: int | None, call: str, caplog: pytest.Log
 
 @pytest.mark.parametrize("code", [None, 0, 3, "the window was closed"])
 @pytest.mark.parametrize("call", ["reset", "step"])
-def test_an_exit_of_the_environment_is_a_failure(call: str, code: Any) -> None:
+def test_sys_exit_of_an_environment_is_a_failure(call: str, code: Any) -> None:
     class Quits(Place):
         pass
 
@@ -392,7 +392,7 @@ def test_an_exit_of_the_environment_is_a_failure(call: str, code: Any) -> None:
     assert isinstance(raised.value, Failure)
 
 
-def test_an_exit_of_a_signals_handler_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sys_exit_of_a_signal_handler_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     class Signalled(Place):
         def step(self, action: Any) -> Any:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -407,9 +407,13 @@ def test_an_exit_of_a_signals_handler_stays_what_it_is(monkeypatch: pytest.Monke
     assert raised.value.code == 7
 
 
-def test_everything_else_is_the_environments_own() -> None:
-    made = Place()
-    env = CheckedEnv(made)
-    assert (env.array is made.array, env.unwrapped, env.observation_space) == (True, made, made.observation_space)
+def test_other_attributes_are_those_of_the_environment() -> None:
+    created = Place()
+    env = CheckedEnv(created)
+    assert (env.array is created.array, env.unwrapped, env.observation_space) == (
+        True,
+        created,
+        created.observation_space,
+    )
     with pytest.raises(AttributeError, match="nothing"):
         _ = env.nothing

@@ -16,7 +16,7 @@ def client_of(peer, **settings):
     return Client(peer.address, **{"retry_seconds": 5.0} | SPACES | settings)
 
 
-def test_an_episode():
+def test_episode_sends_hello_steps_reset_and_bye():
     with RlxPeer() as peer:
         with client_of(peer, environment="maze", frame_skip=4, mode="exploit", token="secret") as client:
             assert client.init([1.0, 2.0]) == 1
@@ -37,7 +37,7 @@ def test_an_episode():
     assert (reset.reward.tolist(), reset.truncated, reset.final_observation) == ([2.0], None, None)
 
 
-def test_a_signal_while_an_answer_is_on_its_way_does_not_prevent_the_goodbye():
+def test_signal_while_an_answer_is_pending_does_not_prevent_bye():
     answered = threading.Event()
 
     def script(talk: Conversation) -> None:
@@ -65,7 +65,7 @@ def test_a_signal_while_an_answer_is_on_its_way_does_not_prevent_the_goodbye():
     assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
 
 
-def test_the_return_is_what_the_server_counted():
+def test_episode_return_is_the_count_of_the_server():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
@@ -77,7 +77,7 @@ def test_the_return_is_what_the_server_counted():
         assert client.reset(1.0) == 42.0
 
 
-def test_a_truncated_episode_comes_with_its_final_state():
+def test_truncated_episode_requires_its_final_state():
     with RlxPeer() as peer:
         with client_of(peer) as client:
             client.init([0.0, 0.0])
@@ -89,7 +89,7 @@ def test_a_truncated_episode_comes_with_its_final_state():
     assert reset.final_observation[0].tolist() == [[7.0, 8.0]]
 
 
-def test_whole_episodes_of_the_clients_own():
+def test_episodes_reported_by_the_client_are_sent():
     with RlxPeer() as peer:
         with client_of(peer, reports_episodes=True) as client:
             client.init([0.0, 0.0])
@@ -101,7 +101,7 @@ def test_whole_episodes_of_the_clients_own():
     assert list(reset.episodes) == [Episode(0, 56.0, 78)]
 
 
-def test_natural_values_of_nested_spaces():
+def test_values_of_nested_spaces_have_natural_types():
     action_space = rlx.Dict({"keys": rlx.MultiBinary(3), "stick": rlx.Tuple([rlx.Box(-1, 1, (2,)), rlx.Discrete(2)])})
     observation_space = rlx.Dict({"camera": rlx.Box(0, 255, (4, 4), np.uint8), "speed": rlx.Box(shape=())})
     with (
@@ -116,7 +116,7 @@ def test_natural_values_of_nested_spaces():
         assert type(button) is int
 
 
-def test_json_says_the_same():
+def test_json_codec_sends_the_same_messages():
     with RlxPeer() as peer:
         with client_of(peer, codec="json") as client:
             assert client.init([1.0, 2.0]) == 1
@@ -124,7 +124,7 @@ def test_json_says_the_same():
         assert peer.talks[0].of(rlx.Init)[0].observation[0].tolist() == [[1.0, 2.0]]
 
 
-def test_the_token_comes_from_the_environment_by_default(monkeypatch):
+def test_token_defaults_to_the_environment_variable(monkeypatch):
     monkeypatch.setenv("RELAAX_TOKEN", "from-outside")
     with RlxPeer() as peer:
         with client_of(peer) as client:
@@ -134,7 +134,7 @@ def test_the_token_comes_from_the_environment_by_default(monkeypatch):
         assert [hello.token for hello in peer.heard(rlx.Hello)] == ["from-outside", ""]
 
 
-def test_a_ping_is_answered_within_an_episode():
+def test_ping_is_answered_before_and_within_an_episode():
     with RlxPeer() as peer, client_of(peer) as client:
         assert 0 < client.ping() < PATIENCE
         client.init([0.0, 0.0])
@@ -142,7 +142,7 @@ def test_a_ping_is_answered_within_an_episode():
         assert client.send(1.0, [0.0, 0.0]) == 1
 
 
-def test_the_servers_pings_are_answered_while_an_answer_is_awaited():
+def test_server_pings_are_answered_while_an_answer_is_pending():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.expect(rlx.Init)
@@ -156,17 +156,17 @@ def test_the_servers_pings_are_answered_while_an_answer_is_awaited():
         peer.finish()
 
 
-def test_training_that_finished_is_no_failure():
+def test_training_finished_is_raised_and_is_no_failure():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
         talk.expect(rlx.Step)
-        talk.say(rlx.TrainingFinished("enough is enough", 12345))
+        talk.say(rlx.TrainingFinished("the goal is reached", 12345))
         talk.close()
 
     with RlxPeer(script) as peer, client_of(peer) as client:
         client.init([0.0, 0.0])
-        with pytest.raises(TrainingFinished, match="enough is enough") as finished:
+        with pytest.raises(TrainingFinished, match="the goal is reached") as finished:
             client.send(0.0, [0.0, 0.0])
         assert finished.value.global_step == 12345
         assert not isinstance(finished.value, Failure)
@@ -184,7 +184,7 @@ def test_training_that_finished_is_no_failure():
         rlx.ErrorCode.SPACE_MISMATCH,
     ],
 )
-def test_what_will_not_mend_fails_at_once_with_the_servers_sentence(code):
+def test_permanent_error_fails_at_once_with_the_server_text(code):
     with RlxPeer(refuse(code, "such a client cannot be let in"), serve) as peer, client_of(peer) as client:
         with pytest.raises(Failure, match=f"{peer.address}.*such a client cannot be let in") as failure:
             client.init([0.0, 0.0])
@@ -192,7 +192,7 @@ def test_what_will_not_mend_fails_at_once_with_the_servers_sentence(code):
         assert len(peer.talks) == 1
 
 
-def test_an_agent_that_failed_fails_for_good():
+def test_failed_agent_fails_without_a_retry():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
@@ -208,7 +208,7 @@ def test_an_agent_that_failed_fails_for_good():
         assert len(peer.talks) == 1
 
 
-def test_something_that_is_no_rlx_server_is_told_at_once():
+def test_answer_that_is_not_rlx_fails_without_a_retry():
     def script(talk: Conversation) -> None:
         talk.expect(rlx.Hello)
         talk.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -221,7 +221,7 @@ def test_something_that_is_no_rlx_server_is_told_at_once():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_the_protocol_does_not_carry_is_refused_before_it_is_sent(bad):
+def test_invalid_value_is_refused_before_it_is_sent(bad):
     with RlxPeer() as peer:
         with client_of(peer) as client:
             with pytest.raises(ValueError, match=r"observation|NaN|infinite"):
@@ -236,7 +236,7 @@ def test_what_the_protocol_does_not_carry_is_refused_before_it_is_sent(bad):
         assert len(peer.talks) == 1
 
 
-def test_calls_out_of_order_say_what_is_missing():
+def test_calls_out_of_order_name_the_missing_call():
     with RlxPeer() as peer, client_of(peer) as client:
         with pytest.raises(RuntimeError, match=r"init\(\)"):
             client.send(0.0, [0.0, 0.0])
@@ -247,7 +247,7 @@ def test_calls_out_of_order_say_what_is_missing():
             client.init([0.0, 0.0])
 
 
-def test_a_client_that_left_may_come_back():
+def test_disconnected_client_resumes_its_session():
     with RlxPeer() as peer, client_of(peer) as client:
         client.init([0.0, 0.0])
         client.disconnect()
@@ -265,7 +265,7 @@ def test_a_client_that_left_may_come_back():
         ({"action_space": "Discrete"}, "type str"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, sentence):
+def test_invalid_settings_are_refused(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         Client("127.0.0.1:1", **SPACES | settings)
 

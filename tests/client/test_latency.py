@@ -1,4 +1,4 @@
-"""The client's own metrics: what answers take."""
+"""Tests of the client's own metrics: the latencies of answers and pings."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from support.rlx_peer import RlxPeer
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
 
 
-def test_means_since_the_last_report_in_milliseconds():
+def test_report_has_means_since_the_last_one_in_milliseconds():
     latency = Latency(5.0, clock=lambda: 100.0)
     assert [latency.is_due(now) for now in (100.0, 104.9, 105.0)] == [False, False, True]
     for seconds in (0.002, 0.004):
@@ -29,26 +29,26 @@ def test_means_since_the_last_report_in_milliseconds():
     assert latency.report(120.0)[WITHOUT_NETWORK] == 0.0
 
 
-def test_none_is_never_due():
+def test_latency_without_an_interval_is_never_due():
     assert not Latency(None, clock=lambda: 0.0).is_due(1e9)
 
 
 @pytest.mark.parametrize("interval", [0, -1.0, float("nan")])
-def test_an_interval_that_is_none(interval):
+def test_invalid_interval_is_refused(interval):
     with pytest.raises(ValueError, match="report_latency"):
         Latency(interval)
 
 
-def play(client: Client, enough: Callable[[], bool]) -> None:
+def step_until(client: Client, is_done: Callable[[], bool]) -> None:
     client.init([0.0])
-    while not enough():
+    while not is_done():
         client.send(0.0, [1.0])
 
 
-def test_a_ping_and_a_report_travel_with_steps():
+def test_ping_and_report_are_sent_with_steps():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES, report_latency=0.02) as client:
-            play(client, lambda: len(peer.talks) > 0 and len(peer.talks[0].of(rlx.Metrics)) >= 2)
+            step_until(client, lambda: len(peer.talks) > 0 and len(peer.talks[0].of(rlx.Metrics)) >= 2)
         peer.finish()
     heard = peer.talks[0].heard
     after = [type(heard[i + 1]) for i, message in enumerate(heard) if isinstance(message, rlx.Ping)]
@@ -60,21 +60,21 @@ def test_a_ping_and_a_report_travel_with_steps():
     assert 0 <= first[WITHOUT_NETWORK] <= first[ACT]
 
 
-def test_a_session_shorter_than_the_interval_reports_nothing():
+def test_connection_shorter_than_the_interval_has_no_report():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES, report_latency=1e6) as client:
             steps = iter(range(20))
-            play(client, lambda: next(steps, None) is None)
+            step_until(client, lambda: next(steps, None) is None)
         peer.finish()
     assert peer.talks[0].of(rlx.Metrics, rlx.Ping) == []
 
 
-def test_its_names_are_not_for_others():
+def test_reserved_metric_names_are_refused():
     with pytest.raises(ValueError, match=r"'latency/act_ms' is reserved for the client's own metrics"):
         Scalars(lambda: None).scalar(ACT, 1.0)
 
 
-def test_its_names_are_left_out_where_the_server_has_no_room_for_them():
+def test_own_metrics_are_dropped_if_past_the_limit_of_names():
     scalars = Scalars(lambda: None)
     scalars.set_limits(rlx.Limits(max_metric_names=3))
     scalars.scalar("height", 1.0)
@@ -82,7 +82,7 @@ def test_its_names_are_left_out_where_the_server_has_no_room_for_them():
     assert list(scalars.pop().scalars) == [("height", 1.0)]
 
 
-def test_who_has_too_many_names_is_told_of_the_clients_own_whether_they_were_sent_already_or_not():
+def test_error_about_too_many_names_mentions_the_clients_own():
     scalars = Scalars(lambda: None)
     scalars.set_limits(rlx.Limits(max_metric_names=4))
     scalars.scalar("a", 1.0)
@@ -92,14 +92,14 @@ def test_who_has_too_many_names_is_told_of_the_clients_own_whether_they_were_sen
     assert len(scalars.pop().scalars) == 4
 
 
-def test_a_client_that_reports_nothing_by_itself_leaves_every_name():
+def test_client_without_latencies_leaves_all_names_to_the_user():
     scalars = Scalars(lambda: None, Latency(None).names)
     scalars.set_limits(rlx.Limits(max_metric_names=4))
     for name in "abcd":
         scalars.scalar(name, 1.0)
 
 
-def test_what_was_gathered_before_there_was_a_limit_is_cut_down_to_it():
+def test_scalars_before_the_welcome_are_cut_to_the_limit():
     scalars = Scalars(lambda: None)
     for name in ("a", "b", "c", "a"):
         scalars.scalar(name, 1.0)

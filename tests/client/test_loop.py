@@ -22,7 +22,7 @@ def serve_counting(talk: Conversation) -> None:
     serve(talk)
 
 
-def lose(answers):
+def kill_after(answers):
     def script(talk: Conversation) -> None:
         talk.policy = counting_policy
         talk.welcome()
@@ -38,13 +38,13 @@ def vector(mode, environments=3, kind=SyncVectorEnv):
     return kind([lambda i=i: Counting(i) for i in range(environments)], autoreset_mode=mode)
 
 
-def test_one_environment():
-    env, seen = Counting(), []
+def test_single_environment_sends_whole_episodes():
+    env, reported_episodes = Counting(), []
     with RlxPeer(serve_counting) as peer:
-        summary = run(env, peer.address, episodes=6, seed=11, on_episode=seen.append)
+        summary = run(env, peer.address, episodes=6, seed=11, on_episode=reported_episodes.append)
         heard = peer.talks[0].heard
     assert env.seeds == [11, None, None, None, None, None]
-    assert seen == [Episode(0, return_of(0, e), length_of(0, e)) for e in range(6)]
+    assert reported_episodes == [Episode(0, return_of(0, e), length_of(0, e)) for e in range(6)]
     assert summary.returns == tuple(return_of(0, e) for e in range(6))
     assert (summary.episodes, summary.steps) == (6, sum(length_of(0, e) for e in range(6)))
     assert summary.mean_return == pytest.approx(sum(summary.returns) / 6)
@@ -60,7 +60,7 @@ def test_one_environment():
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_a_vector_that_resets_itself(mode, kind):
+def test_vector_with_autoreset_keeps_message_order(mode, kind):
     env = vector(mode, kind=kind)
     try:
         with RlxPeer(serve_counting) as peer:
@@ -74,7 +74,7 @@ def test_a_vector_that_resets_itself(mode, kind):
     assert 120 <= summary.steps < 123
 
 
-def test_a_vector_that_does_not_reset_itself():
+def test_vector_without_autoreset_is_reset_by_run():
     with RlxPeer(serve_counting) as peer:
         summary = run(vector(AutoresetMode.DISABLED), peer.address, steps=120)
         heard = peer.talks[0].heard
@@ -83,39 +83,39 @@ def test_a_vector_that_does_not_reset_itself():
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_episodes_are_counted_whole_and_shared_out(mode):
-    seen = []
+def test_episode_count_is_split_over_the_environments(mode):
+    reported_episodes = []
     with RlxPeer(serve_counting) as peer:
-        summary = run(vector(mode), peer.address, episodes=7, on_episode=seen.append)
+        summary = run(vector(mode), peer.address, episodes=7, on_episode=reported_episodes.append)
     expected = {(i, return_of(i, e), length_of(i, e)) for i, n in enumerate((2, 2, 3)) for e in range(n)}
-    assert {(e.environment, e.episode_return, e.length) for e in seen} == expected
-    assert summary.episodes == len(seen) == 7
+    assert {(e.environment, e.episode_return, e.length) for e in reported_episodes} == expected
+    assert summary.episodes == len(reported_episodes) == 7
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("answers", range(1, 9))
-def test_a_lost_connection_costs_no_step_and_no_order(mode, answers):
-    """Counting refuses every action that is not meant for where it is, whatever was lost in between."""
-    with RlxPeer(lose(answers), serve_counting) as peer:
+def test_lost_connection_of_a_vector_loses_no_step(mode, answers):
+    """Counting refuses every action that does not belong to its current observation, also after a loss."""
+    with RlxPeer(kill_after(answers), serve_counting) as peer:
         summary = run(vector(mode), peer.address, steps=90, retry_seconds=10)
         first, second = peer.talks
     check = check_next_step if mode is AutoresetMode.NEXT_STEP else check_same_step
-    # Where Init begins anew within a connection, the check begins there too.
+    # After each Init within a connection, the check starts again.
     assert check(first.heard[1:]) + check(second.heard[1:]) >= summary.episodes - 3
     assert summary.steps >= 90
     assert second.of(rlx.Init)
 
 
 @pytest.mark.parametrize("answers", range(1, 9))
-def test_a_lost_connection_with_one_environment(answers):
-    with RlxPeer(lose(answers), serve_counting) as peer:
+def test_lost_connection_of_one_environment_loses_no_return(answers):
+    with RlxPeer(kill_after(answers), serve_counting) as peer:
         summary = run(Counting(), peer.address, episodes=8, retry_seconds=10)
         assert len(peer.talks) == 2
     assert summary.returns == tuple(return_of(0, e) for e in range(8))
 
 
 @pytest.mark.parametrize("env", [Counting, lambda: vector(AutoresetMode.SAME_STEP)])
-def test_the_end_of_training_ends_the_run_cleanly(env):
+def test_end_of_training_ends_the_run_cleanly(env):
     def script(talk: Conversation) -> None:
         talk.policy = counting_policy
         talk.welcome()
@@ -132,23 +132,23 @@ def test_the_end_of_training_ends_the_run_cleanly(env):
     assert summary.steps > 0
 
 
-def test_what_the_run_made_it_closes_and_nothing_else():
+def test_run_closes_only_environments_that_it_created():
     class Closing(Counting):
         closed = 0
 
         def close(self):
             self.closed += 1
 
-    mine, made = Closing(), []
+    own, created = Closing(), []
     with RlxPeer(serve_counting) as peer:
-        run(mine, peer.address, steps=1)
-        run(lambda: made.append(Closing()) or made[0], peer.address, steps=1)
+        run(own, peer.address, steps=1)
+        run(lambda: created.append(Closing()) or created[0], peer.address, steps=1)
         with pytest.raises(Failure):
-            run(lambda: made.append(Closing()) or made[1], "127.0.0.1:1", retry_seconds=0)
-    assert (mine.closed, made[0].closed, made[1].closed) == (0, 1, 1)
+            run(lambda: created.append(Closing()) or created[1], "127.0.0.1:1", retry_seconds=0)
+    assert (own.closed, created[0].closed, created[1].closed) == (0, 1, 1)
 
 
-def test_an_id_is_enough():
+def test_environment_id_is_created_by_gymnasium():
     with RlxPeer() as peer:
         summary = run("CartPole-v1", peer.address, episodes=2, mode="exploit")
         hello = peer.talks[0].hello
@@ -158,7 +158,7 @@ def test_an_id_is_enough():
     assert hello.action_space == rlx.Discrete(2)
 
 
-def test_an_id_of_a_package_and_what_gymnasium_made_of_arguments_and_wrappers(tmp_path, monkeypatch):
+def test_id_with_a_module_and_wrapped_environment_are_accepted(tmp_path, monkeypatch):
     (tmp_path / "halls.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import CartPoleEnv\n"
@@ -175,7 +175,7 @@ def test_an_id_of_a_package_and_what_gymnasium_made_of_arguments_and_wrappers(tm
         assert peer.talks[0].hello.observation_space == rlx.Box(0, 1, (64,), np.int64)
 
 
-def test_the_vector_cart_pole_is_cut_after_five_hundred_steps():
+def test_vector_cart_pole_is_truncated_after_500_steps():
     def balance(message, talk):
         angle, speed = message.observation[0][:, 2], message.observation[0][:, 3]
         return [(angle + 0.5 * speed + 0.05 * message.observation[0][:, 0] > 0).astype(np.int64)]
@@ -199,19 +199,19 @@ def test_the_vector_cart_pole_is_cut_after_five_hundred_steps():
     assert not any(step.terminated is not None for step in steps)
 
 
-def test_a_failure_of_the_agent_is_raised():
+def test_failure_of_the_agent_is_raised():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.expect(rlx.Init)
-        talk.fail(ErrorCode.AGENT_FAILED, "no more ideas")
+        talk.fail(ErrorCode.AGENT_FAILED, "the loss is NaN")
 
-    with RlxPeer(script) as peer, pytest.raises(Failure, match="no more ideas"):
+    with RlxPeer(script) as peer, pytest.raises(Failure, match="the loss is NaN"):
         run(vector(AutoresetMode.SAME_STEP), peer.address)
 
 
-def test_whole_episodes_come_from_the_infos_where_the_environment_knows_better():
+def test_whole_episodes_from_infos_replace_counted_ones():
     class Lives(Counting):
-        """Every third episode ends a game."""
+        """An environment in which every third episode ends a game."""
 
         def step(self, action):
             state, reward, terminated, truncated, info = super().step(action)
@@ -222,9 +222,9 @@ def test_whole_episodes_come_from_the_infos_where_the_environment_knows_better()
     with RlxPeer(serve_counting) as peer:
         summary = run(Lives(), peer.address, episodes=2, whole_episodes=lambda i: [i["game"]] if i else [])
         assert peer.talks[0].hello.reports_episodes
-        reported = [e for reset in peer.talks[0].of(rlx.Reset) for e in reset.episodes]
+        sent = [e for reset in peer.talks[0].of(rlx.Reset) for e in reset.episodes]
     assert summary.returns == (1002.0, 1005.0)
-    assert reported == [Episode(0, 1002.0, 7), Episode(0, 1005.0, 7)]
+    assert sent == [Episode(0, 1002.0, 7), Episode(0, 1005.0, 7)]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_whole_episodes_come_from_the_infos_where_the_environment_knows_better()
         ("disabled", "disabled"),
     ],
 )
-def test_the_autoreset_mode_is_read_from_the_metadata(mode, expected):
+def test_autoreset_mode_is_read_from_the_metadata(mode, expected):
     class Env:
         metadata = {"autoreset_mode": mode}  # noqa: RUF012
 
@@ -243,7 +243,7 @@ def test_the_autoreset_mode_is_read_from_the_metadata(mode, expected):
 
 
 class Growing(gymnasium.Env):
-    """Environment `which` gives a number more from its second step on."""
+    """If `grows`, observations have one more number from the second step on; `error` is raised there."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -263,23 +263,23 @@ class Growing(gymnasium.Env):
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_a_probe_resets_once_and_takes_one_step(mode):
+def test_probe_resets_once_and_takes_one_step(mode):
     env = Growing(False)
-    made = env if mode is None else SyncVectorEnv([lambda: env], autoreset_mode=mode)
-    summary = run(made, "probe")
+    created = env if mode is None else SyncVectorEnv([lambda: env], autoreset_mode=mode)
+    summary = run(created, "probe")
     spaces = [rlx.space_from_dict(space) for space in json.loads(summary.spaces)]
     assert spaces == [rlx.Box(-1, 1, (3,)), rlx.Discrete(2)]
     assert (summary.steps, summary.episodes, env.resets, env.steps) == (0, 0, 1, 1)
 
 
-def test_an_observation_that_changes_its_shape_is_named():
+def test_observation_that_changes_its_shape_is_refused():
     env = SyncVectorEnv([lambda: Growing(False), lambda: Growing(True), lambda: Growing(False)])
     with pytest.raises(ValueError, match="environment 1 of 3 .Growing. is not in its space: obs") as raised:
         run(env, "random", steps=30)
     assert str(raised.value).endswith("observation has shape (4,), the space is (3,)")
 
 
-def test_an_error_of_the_environments_own_stays_what_it_is():
+def test_error_raised_by_an_environment_is_passed_on():
     error = ValueError("the simulator is out of fuel")
     env = SyncVectorEnv([lambda: Growing(False), lambda: Growing(False, error)])
     with pytest.raises(ValueError, match="out of fuel") as raised:
@@ -287,7 +287,7 @@ def test_an_error_of_the_environments_own_stays_what_it_is():
     assert raised.value is error
 
 
-def test_a_vector_that_does_not_say_how_it_resets_is_refused():
+def test_vector_without_autoreset_mode_is_refused():
     class Env:
         metadata: dict[str, str] = {}  # noqa: RUF012
 
@@ -296,12 +296,12 @@ def test_a_vector_that_does_not_say_how_it_resets_is_refused():
 
 
 @pytest.mark.parametrize("what", ["episodes", "steps"])
-def test_no_episodes_and_no_steps_are_refused(what):
+def test_zero_episodes_or_steps_are_refused(what):
     with pytest.raises(ValueError, match=what):
         run(Counting(), "127.0.0.1:1", **{what: 0})
 
 
-def test_gymnasium_is_needed_for_an_id_only():
+def test_gymnasium_is_imported_only_for_an_id():
     code = """
 import sys
 from relaax import rlx
@@ -331,7 +331,7 @@ print(run(Env(), sys.argv[1], episodes=3).mean_return, "gymnasium" in sys.module
         (lambda **option: VectorClient("localhost:1", environments=2, **option), "VectorClient"),
     ],
 )
-def test_a_misspelt_argument_is_refused_with_the_nearest(call, sentence):
+def test_misspelt_argument_is_refused_with_the_nearest_name(call, sentence):
     with pytest.raises(TypeError) as refused:
         call(retry_second=1)
     assert str(refused.value) == f"{sentence}() has no argument 'retry_second'; did you mean retry_seconds?"

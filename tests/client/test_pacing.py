@@ -1,4 +1,4 @@
-"""Environments that are held to a rate."""
+"""Tests of environments that are limited to a rate of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.programs import refusal
 
 
 class Clock:
-    """Time that only sleeping and working make pass."""
+    """A simulated clock that advances only by sleeping and answering."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -30,8 +30,8 @@ class Clock:
         self.now += seconds
 
 
-class Answering:
-    """An agent that takes its time."""
+class SlowAgent:
+    """An agent whose answers take `seconds`."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self.seconds = clock, seconds
@@ -49,46 +49,46 @@ class Answering:
         return None
 
 
-def test_actions_come_when_they_are_due() -> None:
+def test_actions_are_returned_at_the_given_rate() -> None:
     clock = Clock()
-    paced = Paced(Answering(clock, 0.01), 10.0, clock, clock.sleep)
-    begun, times = clock.now, []
+    paced = Paced(SlowAgent(clock, 0.01), 10.0, clock, clock.sleep)
+    start, times = clock.now, []
     assert paced.init(0) == "action"
     for _ in range(5):
         assert paced.step(0) == paced.send(0) == "action"
         times.append(clock.now)
-    assert clock.now - begun == pytest.approx(10 / 10.0 + 0.01)
+    assert clock.now - start == pytest.approx(10 / 10.0 + 0.01)
     assert paced.reset(0) is None
 
 
-def test_what_is_late_is_not_caught_up_with() -> None:
+def test_late_action_is_not_caught_up() -> None:
     clock = Clock()
-    agent = Answering(clock, 0.5)
+    agent = SlowAgent(clock, 0.5)
     paced = Paced(agent, 10.0, clock, clock.sleep)
     paced.send(0)
     agent.seconds = 0.0
-    late = clock.now
+    after_delay = clock.now
     for _ in range(3):
         paced.send(0)
-    assert clock.now - late == pytest.approx(0.3)
+    assert clock.now - after_delay == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_rate_is_a_number_above_0(rate: float) -> None:
+def test_rate_that_is_not_positive_and_finite_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Paced(None, rate)
 
 
-def test_random_actions_are_held_to_a_rate_too(tmp_path: Path) -> None:
+def test_random_actions_are_limited_to_the_rate(tmp_path: Path) -> None:
     summary = run("CartPole-v1", "random", steps=12, rate=100.0, measure=tmp_path / "speed.jsonl")
     assert summary.steps == 12
-    assert summary.seconds >= 0.09, "ten periods between eleven actions, of which an episode's end may save some"
+    assert summary.seconds >= 0.09, "about ten periods between eleven actions; the end of an episode may save one"
     assert json.loads((tmp_path / "speed.jsonl").read_text().splitlines()[-1])["steps"] == 12
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client", "environments")
-def test_the_programs_have_it_as_an_option(processes: Processes) -> None:
+def test_programs_have_the_option_rate(processes: Processes) -> None:
     main = Path(__file__).parents[2] / "environments" / "OpenAI_Gym" / "main.py"
     program = processes.start(sys.executable, main, "random", "CartPole-v1", "2", "--rate", "200", "--steps", "60")
     assert program.wait(60.0) == 0, program.report()

@@ -1,4 +1,4 @@
-"""Several connections of one program."""
+"""Tests of several connections of one program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.checks("relaax/client", "relaax/rlx")
 GYM, ALE, NAME = "OpenAI_Gym", "ALE", "CartPole-v1"
 
 
-def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path) -> None:
+def test_each_connection_has_its_own_seeds_and_measurements(tmp_path: Path) -> None:
     file = tmp_path / "measured.jsonl"
     with RlxPeer(serve) as peer:
         options = ("--connections", "3", "--steps", "20", "--seed", "5", "--measure", str(file))
@@ -36,8 +36,8 @@ def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path)
     assert "60 steps" in done.stdout
     assert [hello.environments for hello in hellos] == [2, 2, 2]
     env = gymnasium.make_vec(NAME, 2, "sync")
-    wanted = sorted(env.reset(seed=seed)[0].tolist() for seed in (5, 7, 9))
-    assert np.allclose(sorted(init.observation[0].tolist() for init in inits), wanted)
+    expected = sorted(env.reset(seed=seed)[0].tolist() for seed in (5, 7, 9))
+    assert np.allclose(sorted(init.observation[0].tolist() for init in inits), expected)
     for name in ("measured.jsonl", "measured-1.jsonl", "measured-2.jsonl"):
         lines = (tmp_path / name).read_text("utf-8").splitlines()
         assert json.loads(lines[-1])["steps"] == 20
@@ -52,7 +52,9 @@ def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path)
         (ALE, ["boxing"], signal.SIGTERM, 0),
     ],
 )
-def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], number: signal.Signals, code: int) -> None:
+def test_signal_ends_all_connections_without_errors(
+    family: str, arguments: list[str], number: signal.Signals, code: int
+) -> None:
     acting = threading.Barrier(3)
 
     def script(talk: Conversation) -> None:
@@ -68,14 +70,14 @@ def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], numbe
         process.send_signal(number)
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
-    # A connection that sees its end before the program's says goodbye.
-    told = re.compile(r" relaax\.client: (connected to|disconnected from) ")
-    assert all(told.search(line) for line in stderr.splitlines()), stderr
+    # A connection that ends before the program logs that it disconnects.
+    expected = re.compile(r" relaax\.client: (connected to|disconnected from) ")
+    assert all(expected.search(line) for line in stderr.splitlines()), stderr
 
 
-def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_of_one_connection_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = threading.Event()
-    left: list[int] = []
+    exit_codes: list[int] = []
 
     def main(arguments: argparse.Namespace) -> RunSummary:
         if arguments.seed == 0:
@@ -83,20 +85,20 @@ def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch)
         waiting.wait(PATIENCE)
         return RunSummary(0, 0, (), 0.0)
 
-    monkeypatch.setattr(command, "exit_now", left.append)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # this process keeps its own
+    monkeypatch.setattr(command, "exit_now", exit_codes.append)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # the handlers of this process stay
     line = ["localhost:1", NAME, "--connections", "2", "--seed", "0"]
     with pytest.raises(SystemExit):
         command.execute(command.parser("walls", "Walls.", "one"), main, line)
-    assert left == [2], "the other is under way"
+    assert exit_codes == [2], "the other connection still runs"
     waiting.set()
 
 
-def test_more_connections_than_the_system_has_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_thread_start_names_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = threading.Event()
     start = threading.Thread.start
 
-    def scarce(thread: threading.Thread) -> None:
+    def fail_for_second(thread: threading.Thread) -> None:
         if thread.name == "connection-1":
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -105,7 +107,7 @@ def test_more_connections_than_the_system_has_threads_for(monkeypatch: pytest.Mo
         waiting.wait(PATIENCE)
         return RunSummary(0, 0, (), 0.0)
 
-    monkeypatch.setattr(threading.Thread, "start", scarce)
+    monkeypatch.setattr(threading.Thread, "start", fail_for_second)
     arguments = command.parser("walls", "Walls.", "one").parse_args(["localhost:1", NAME, "--connections", "2"])
     try:
         with pytest.raises(Failure, match=r"cannot start a thread for connection 2 of 2 .* use fewer --connections"):
@@ -114,32 +116,32 @@ def test_more_connections_than_the_system_has_threads_for(monkeypatch: pytest.Mo
         waiting.set()
 
 
-def test_threads_ask_for_the_interpreter_less_often_meanwhile() -> None:
-    before, seen = sys.getswitchinterval(), []
+def test_switch_interval_is_longer_during_the_run() -> None:
+    before, intervals = sys.getswitchinterval(), []
 
     def main(arguments: argparse.Namespace) -> RunSummary:
-        seen.append(sys.getswitchinterval())
+        intervals.append(sys.getswitchinterval())
         return RunSummary(0, 0, (), 0.0)
 
     line = ["localhost:1", NAME, "--connections", "2"]
     run_connections(main, command.parser("walls", "Walls.", "one").parse_args(line))
-    assert min(seen) > before
+    assert min(intervals) > before
     assert sys.getswitchinterval() == before
 
 
-def test_their_summaries_are_one() -> None:
+def test_summaries_of_connections_are_merged() -> None:
     def main(arguments: argparse.Namespace) -> RunSummary:
         returns = tuple(float(arguments.seed + i) for i in range(150))
-        return RunSummary(150, 300, returns, 1.0 + arguments.seed, "enough" if arguments.seed else None)
+        return RunSummary(150, 300, returns, 1.0 + arguments.seed, "target reached" if arguments.seed else None)
 
     line = ["localhost:1", NAME, "--connections", "3", "--seed", "0"]
     summary = run_connections(main, command.parser("walls", "Walls.", "one").parse_args(line))
     assert (summary.episodes, summary.steps, summary.seconds) == (450, 900, 3.0)
-    assert len(summary.returns) == 450, "the mean is that of them all"
-    assert summary.training_finished == "enough"
+    assert len(summary.returns) == 450, "the mean is over the returns of all connections"
+    assert summary.training_finished == "target reached"
 
 
-def test_one_that_fails_ends_the_program() -> None:
+def test_failure_of_one_connection_ends_the_program() -> None:
     with RlxPeer(serve, refuse(rlx.ErrorCode.UNAUTHENTICATED, "no such token")) as peer:
         done = program(GYM, peer.address, NAME, "--connections", "2")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Which of several RLX servers a session tries next."""
+"""Tests of the order in which a session tries several RLX servers."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,107 +12,108 @@ from relaax.rlx import ErrorCode
 THREE = "a:1,b:2,c:3"
 
 
-def round_of(places: ServerList, count: int) -> list[str]:
+def try_servers(servers: ServerList, count: int) -> list[str]:
+    """Lose the connection to `count` servers in turn; return their addresses."""
     tried = []
     for _ in range(count):
-        places.choose()
-        tried.append(places.current)
-        places.record_loss(None)
+        servers.choose()
+        tried.append(servers.current)
+        servers.record_loss(None)
     return tried
 
 
-def test_a_round_tries_each_once_and_the_next_has_the_same_order() -> None:
-    tried = round_of(ServerList(THREE), 6)
+def test_each_round_tries_all_servers_in_the_same_order() -> None:
+    tried = try_servers(ServerList(THREE), 6)
     assert sorted(tried[:3]) == ["a:1", "b:2", "c:3"]
     assert tried[3:] == tried[:3]
 
 
-def test_the_end_of_a_round_is_told() -> None:
-    places = ServerList(THREE)
-    told = []
+def test_record_loss_returns_false_at_the_end_of_a_round() -> None:
+    servers = ServerList(THREE)
+    results = []
     for _ in range(6):
-        places.choose()
-        told.append(places.record_loss(ErrorCode.OVERLOADED))
-    assert told == [True, True, False] * 2
+        servers.choose()
+        results.append(servers.record_loss(ErrorCode.OVERLOADED))
+    assert results == [True, True, False] * 2
 
 
-def test_a_lost_server_is_tried_again_first() -> None:
-    places = ServerList(THREE)
-    places.choose()
-    places.record_connected()
-    here = places.current
-    assert not places.record_loss(None)
-    places.choose()
-    assert places.current == here
-    assert places.record_loss(None)
-    places.choose()
-    assert places.current != here
+def test_lost_server_is_tried_first() -> None:
+    servers = ServerList(THREE)
+    servers.choose()
+    servers.record_connected()
+    current = servers.current
+    assert not servers.record_loss(None)
+    servers.choose()
+    assert servers.current == current
+    assert servers.record_loss(None)
+    servers.choose()
+    assert servers.current != current
 
 
-def test_a_server_that_sends_its_clients_away_is_tried_last() -> None:
-    places = ServerList(THREE)
-    places.choose()
-    places.record_connected()
-    first = places.current
-    assert places.record_loss(ErrorCode.REBALANCING)
-    assert round_of(places, 3)[-1] == first
+def test_rebalancing_server_is_tried_last() -> None:
+    servers = ServerList(THREE)
+    servers.choose()
+    servers.record_connected()
+    first = servers.current
+    assert servers.record_loss(ErrorCode.REBALANCING)
+    assert try_servers(servers, 3)[-1] == first
 
 
-def test_sessions_share_the_servers() -> None:
+def test_sessions_are_spread_over_the_servers() -> None:
     chosen = Counter()
     for _ in range(600):
-        places = ServerList(THREE)
-        places.choose()
-        chosen[places.current] += 1
+        servers = ServerList(THREE)
+        servers.choose()
+        chosen[servers.current] += 1
     assert min(chosen.values()) > 100  # 200 each, on average
 
 
-def test_a_server_more_moves_nobody_who_does_not_go_there(tmp_path: Path) -> None:
-    book = tmp_path / "servers"
+def test_added_server_moves_only_sessions_that_choose_it(tmp_path: Path) -> None:
+    file = tmp_path / "servers"
     moved = 0
     for _ in range(150):
-        book.write_text("a:1\nb:2\n")
-        places = ServerList(f"@{book}")
-        places.choose()
-        before = places.current
-        book.write_text("b:2\nc:3\na:1\n")
-        places.choose()
-        assert places.current in (before, "c:3")
-        moved += places.current == "c:3"
+        file.write_text("a:1\nb:2\n")
+        servers = ServerList(f"@{file}")
+        servers.choose()
+        before = servers.current
+        file.write_text("b:2\nc:3\na:1\n")
+        servers.choose()
+        assert servers.current in (before, "c:3")
+        moved += servers.current == "c:3"
     assert 20 < moved < 80
 
 
-def test_a_file_is_read_anew_for_each_attempt(tmp_path: Path) -> None:
-    book = tmp_path / "servers"
-    places = ServerList(f"@{book}")
+def test_server_list_file_is_read_at_each_attempt(tmp_path: Path) -> None:
+    file = tmp_path / "servers"
+    servers = ServerList(f"@{file}")
     with pytest.raises(ConnectionInterrupted, match="cannot read the server list .*servers: No such file"):
-        places.choose()
-    assert not places.record_loss(None)
-    book.write_text("\n")
+        servers.choose()
+    assert not servers.record_loss(None)
+    file.write_text("\n")
     with pytest.raises(ConnectionInterrupted, match="servers has no addresses"):
-        places.choose()
-    book.write_text("here:99999\n")
+        servers.choose()
+    file.write_text("here:99999\n")
     with pytest.raises(ConnectionInterrupted, match="port must be a number from 1 to 65535"):
-        places.choose()
-    book.write_bytes(b"\xff")
+        servers.choose()
+    file.write_bytes(b"\xff")
     with pytest.raises(ConnectionInterrupted, match="servers is not a text file"):
-        places.choose()
-    book.write_text("here:1\n")
-    assert places.choose() == Endpoint("here", 1)
-    places.record_connected()
-    book.write_text("there:2\n")
-    places.record_loss(None)
-    assert places.choose() == Endpoint("there", 2)
+        servers.choose()
+    file.write_text("here:1\n")
+    assert servers.choose() == Endpoint("here", 1)
+    servers.record_connected()
+    file.write_text("there:2\n")
+    servers.record_loss(None)
+    assert servers.choose() == Endpoint("there", 2)
 
 
 @pytest.mark.parametrize("text", ["", "a:1,", "a:1,b c", "@", "a:1,@file", "http://a"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_server_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^address '"):
         ServerList(text)
 
 
 @pytest.mark.parametrize("word", ["check", "local", "probe", "random"])
-def test_word_in_place_of_an_address_is_refused(word: str) -> None:
+def test_reserved_word_as_address_is_refused(word: str) -> None:
     with pytest.raises(
         ValueError, match=f"'{word}' is only for relaax.client.run and the .* need HOST:PORT, such as '{word}:7"
     ):
@@ -120,13 +121,13 @@ def test_word_in_place_of_an_address_is_refused(word: str) -> None:
     assert ServerList(f"{word}:7001").choose() == Endpoint(word, 7001)
 
 
-def test_a_place_may_be_behind_a_websocket_and_a_file_may_say_so(tmp_path: Path) -> None:
+def test_server_list_may_contain_websocket_addresses(tmp_path: Path) -> None:
     assert ServerList("a:1,ws://b/rlx").over_websocket
     assert not ServerList("a:1").over_websocket
-    book = tmp_path / "servers"
-    book.write_text("wss://b:2/rlx\n")
-    assert ServerList(f"@{book}", tls=True).choose() == Endpoint("b", 2, "/rlx", True)
-    book.write_text("ws://b:2/rlx\n")
-    assert ServerList(f"@{book}").choose() == Endpoint("b", 2, "/rlx")
+    file = tmp_path / "servers"
+    file.write_text("wss://b:2/rlx\n")
+    assert ServerList(f"@{file}", tls=True).choose() == Endpoint("b", 2, "/rlx", True)
+    file.write_text("ws://b:2/rlx\n")
+    assert ServerList(f"@{file}").choose() == Endpoint("b", 2, "/rlx")
     with pytest.raises(ConnectionInterrupted, match="TLS is required: write wss://"):
-        ServerList(f"@{book}", tls=True).choose()
+        ServerList(f"@{file}", tls=True).choose()

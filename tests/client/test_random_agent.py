@@ -1,4 +1,4 @@
-"""Environments without a server, and what is noted while they run."""
+"""Tests of environments that run without a server, and of their measurements."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-def test_actions_are_of_the_space(space: Any) -> None:
+def test_random_actions_are_in_the_space(space: Any) -> None:
     agent = RandomAgent(space, seed=1)
     for _ in range(50):
         assert agent.init(None) in space
 
 
-def test_every_action_is_drawn_and_a_seed_repeats_them() -> None:
+def test_every_action_is_drawn_and_a_seed_repeats_the_draws() -> None:
     drawn = [RandomAgent(rlx.Discrete(4), 8, seed=2).step(None, None) for _ in range(2)]
     np.testing.assert_array_equal(*drawn)
     agent = RandomAgent(rlx.Discrete(4), 8, seed=3)
@@ -75,7 +75,7 @@ def test_random_actions_differ_from_an_environments_draws() -> None:
     assert all(value is not None and 8 < value < 42 for value in returns), returns
 
 
-def test_one_environment_without_a_server() -> None:
+def test_single_environment_runs_without_a_server() -> None:
     summary = run(gymnasium.make("CartPole-v1"), "random", episodes=20, seed=1)
     assert summary.episodes == 20
     assert summary.mean_return is not None
@@ -83,20 +83,20 @@ def test_one_environment_without_a_server() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_vector_without_a_server(mode: AutoresetMode) -> None:
+def test_vector_runs_without_a_server(mode: AutoresetMode) -> None:
     env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, autoreset_mode=mode)
     assert run(env, "random", steps=300, seed=1).steps >= 300
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_what_is_measured_of_a_vector(mode: AutoresetMode, tmp_path: Path) -> None:
+def test_measurements_of_a_vector_have_steps_and_times(mode: AutoresetMode, tmp_path: Path) -> None:
     env = SyncVectorEnv([lambda i=i: Counting(i) for i in range(3)], autoreset_mode=mode)
     with RlxPeer(serve_counting) as peer:
         summary = run(env, peer.address, steps=120, measure=tmp_path / "m")
     first, *_, last = lines_of(tmp_path / "m")
     assert first["start_seconds"] > 0
     assert first["steps"] == 0
-    assert 0 <= last["steps"] <= summary.steps  # those that the agent was told of: the last one it was, too
+    assert 0 <= last["steps"] <= summary.steps  # only steps sent to the agent are counted
     assert summary.steps - last["steps"] < 3
     assert last["time"] > first["time"]
     times = [value for line in lines_of(tmp_path / "m") for value in line["act_ms"]]
@@ -104,7 +104,7 @@ def test_what_is_measured_of_a_vector(mode: AutoresetMode, tmp_path: Path) -> No
     assert min(times) > 0
 
 
-def test_what_is_measured_of_one_environment(tmp_path: Path) -> None:
+def test_measurements_of_one_environment_have_its_steps(tmp_path: Path) -> None:
     with RlxPeer(serve_counting) as peer:
         summary = run(Counting(), peer.address, episodes=5, measure=tmp_path / "m")
     lines = lines_of(tmp_path / "m")
@@ -112,43 +112,43 @@ def test_what_is_measured_of_one_environment(tmp_path: Path) -> None:
     assert sum("start_seconds" in line for line in lines) == 1
 
 
-class Enough(Exception):
-    """There were steps enough."""
+class StepsDone(Exception):
+    """The environment has taken all its steps."""
 
 
-class Ending(Counting):
-    """Takes so many steps, with any action of its space, but none behind an episode's end."""
+class LimitedSteps(Counting):
+    """An environment that takes `left` steps with any action of its space, but none after the end of an episode."""
 
     left = 40
 
     def step(self, action: Any) -> Any:
         assert action in self.action_space
         if self.left == 0:
-            raise Enough
+            raise StepsDone
         self.left -= 1
         return super().step(int(action_for(self._observation())))
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_an_environment_alone_is_only_stepped(mode: AutoresetMode | None, tmp_path: Path) -> None:
-    made: list[Ending] = []
+def test_measurements_without_a_server_have_only_time_and_steps(mode: AutoresetMode | None, tmp_path: Path) -> None:
+    created: list[LimitedSteps] = []
 
-    def make() -> Ending:
-        made.append(Ending())
-        return made[-1]
+    def make() -> LimitedSteps:
+        created.append(LimitedSteps())
+        return created[-1]
 
     env = make() if mode is None else SyncVectorEnv([make] * 3, autoreset_mode=mode)
-    with pytest.raises(Enough):
+    with pytest.raises(StepsDone):
         run(env, "random", seed=1, measure=tmp_path / "m")
     first, *_, last = lines_of(tmp_path / "m")
     assert first.keys() == last.keys() == {"time", "steps"}
     assert first["steps"] == 0
-    used = made[-1:] if mode is None else made[-3:]
-    taken = sum(Ending.left - env.left for env in used)
-    assert taken - 2 <= last["steps"] <= taken, "the steps that environments took, but for those of the last call"
+    used = created[-1:] if mode is None else created[-3:]
+    taken = sum(LimitedSteps.left - env.left for env in used)
+    assert taken - 2 <= last["steps"] <= taken, "only the steps of the last call may be missing"
 
 
-def test_every_program_can_do_without_a_server_and_measure(tmp_path: Path) -> None:
+def test_program_measures_without_a_server(tmp_path: Path) -> None:
     done = program("OpenAI_Gym", "random", "CartPole-v1", "2", "--steps", "600", "--measure", str(tmp_path / "m"))
     assert done.returncode == 0
     assert "mean return" in done.stdout

@@ -20,7 +20,7 @@ def client_of(peer, **settings):
 
 
 def echo(message, talk):
-    """The action is the number that was observed."""
+    """Return the observed number as the action."""
     return [message.observation[0][:, 0].astype(np.int64)]
 
 
@@ -35,8 +35,8 @@ def echoing(script):
 serve_echo = echoing(serve)
 
 
-def lose(end, after=2):
-    """Let the client in, answer `after` messages, hear another one, and end the connection."""
+def lose(close_connection, after=2):
+    """Welcome the client, answer `after` messages, read another one, and end the connection by `close_connection`."""
 
     @echoing
     def script(talk: Conversation) -> None:
@@ -44,13 +44,13 @@ def lose(end, after=2):
         for _ in range(after):
             talk.answer()
         talk.hear()
-        end(talk)
+        close_connection(talk)
 
     return script
 
 
 def error(code, retry_after=0.0):
-    return lambda talk: talk.fail(code, "come again", retry_after)
+    return lambda talk: talk.fail(code, "try later", retry_after)
 
 
 ENDS = {
@@ -65,14 +65,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_the_interrupted_episode_begins_anew(end):
-    with RlxPeer(lose(ENDS[end]), serve_echo) as peer, client_of(peer) as client:
+@pytest.mark.parametrize("kind", ENDS)
+def test_interrupted_episode_continues_on_a_new_connection(kind):
+    with RlxPeer(lose(ENDS[kind]), serve_echo) as peer, client_of(peer) as client:
         assert client.init([1.0]) == 1
         assert client.send(1.0, [2.0]) == 2
-        assert client.send(10.0, [3.0]) == 3  # lost with the first connection, and answered by the second
+        assert client.send(10.0, [3.0]) == 3  # sent on the first connection, which is lost, and answered by the second
         assert client.send(100.0, [4.0]) == 4
-        assert client.reset(1000.0) == 1111.0  # the whole episode, of which the second connection saw a part
+        assert client.reset(1000.0) == 1111.0  # the return of the whole episode, also of steps on the first connection
         client.init([5.0])
         assert client.reset(2.0) == 2.0
     _, second = peer.talks
@@ -84,24 +84,24 @@ def test_the_interrupted_episode_begins_anew(end):
     assert [step.observation[0].tolist() for step in second.of(rlx.Step)] == [[[4.0]]]
 
 
-def test_the_outcome_of_an_episode_that_was_lost_is_the_clients_own():
+def test_return_of_a_lost_reset_is_summed_by_the_client():
     with RlxPeer(lose(Conversation.kill), serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
         client.send(1.0, [2.0])
         assert client.reset(10.0) == 11.0
         assert client.init([3.0]) == 3
     (init,) = peer.talks[1].of(rlx.Init)
-    assert init.partial is None  # it begins here
+    assert init.partial is None  # the episode begins on this connection
 
 
-def test_the_first_episode_may_be_lost_before_it_began():
+def test_connection_lost_at_the_first_init_is_replaced():
     with RlxPeer(lose(Conversation.kill, after=0), serve_echo) as peer, client_of(peer) as client:
         assert client.init([1.0]) == 1
     (init,) = peer.talks[1].of(rlx.Init)
     assert init.partial is None
 
 
-def test_a_connection_lost_between_messages_is_noticed_with_the_next():
+def test_connection_lost_between_messages_is_noticed_at_the_next():
     closed = threading.Event()
 
     @echoing
@@ -115,12 +115,12 @@ def test_a_connection_lost_between_messages_is_noticed_with_the_next():
         client.init([1.0])
         start = time.monotonic()
         assert client.send(1.0, [2.0]) == 2
-        assert time.monotonic() - start >= 0.3  # so the error was read, though the connection was closed behind it
+        assert time.monotonic() - start >= 0.3  # the error was read, although the connection was already closed
         assert closed.wait(PATIENCE)
 
 
-def test_the_servers_last_words_are_read_though_it_is_gone():
-    gone = threading.Event()
+def test_last_error_of_a_closed_connection_is_read():
+    closed = threading.Event()
 
     @echoing
     def script(talk: Conversation) -> None:
@@ -128,18 +128,19 @@ def test_the_servers_last_words_are_read_though_it_is_gone():
         talk.answer()
         talk.say(rlx.Error(ErrorCode.INVALID_VALUE, "that was too much"))
         talk.socket.close()
-        gone.set()
+        closed.set()
 
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
-        assert gone.wait(PATIENCE)
-        client._session._wire.send(rlx.Metrics([("x", 1.0)]))  # answered with a reset: the next write will fail
+        assert closed.wait(PATIENCE)
+        # The peer answers with a TCP reset, so the next write fails.
+        client._session._wire.send(rlx.Metrics([("x", 1.0)]))
         with pytest.raises(Failure, match="that was too much"):
             client.send(1.0, [2.0])
         assert len(peer.talks) == 1
 
 
-def test_many_connections_may_be_lost_in_one_episode():
+def test_several_connections_can_be_lost_in_one_episode():
     losses = [lose(Conversation.kill, after=1) for _ in range(4)]
     with RlxPeer(*losses, serve_echo) as peer, client_of(peer) as client:
         client.init([0.0])
@@ -149,7 +150,7 @@ def test_many_connections_may_be_lost_in_one_episode():
     assert len(peer.talks) == 5
 
 
-def test_an_overloaded_server_lets_the_client_in_later():
+def test_overloaded_server_is_retried_after_the_requested_wait():
     refused = refuse(ErrorCode.OVERLOADED, "no room", retry_after=0.2)
     with RlxPeer(refused, refused, serve_echo) as peer, client_of(peer) as client:
         start = time.monotonic()
@@ -159,7 +160,7 @@ def test_an_overloaded_server_lets_the_client_in_later():
     assert peer.talks[2].of(rlx.Init)[0].partial is None
 
 
-def test_a_wrong_token_after_a_reconnect_fails_at_once():
+def test_wrong_token_after_a_reconnect_fails_at_once():
     with (
         RlxPeer(lose(Conversation.kill), refuse(ErrorCode.UNAUTHENTICATED, "wrong token"), serve_echo) as peer,
         client_of(peer) as client,
@@ -171,24 +172,24 @@ def test_a_wrong_token_after_a_reconnect_fails_at_once():
         assert len(peer.talks) == 2
 
 
-def test_gives_up_after_its_time_and_says_what_was_in_the_way():
+def test_client_gives_up_after_retry_seconds_with_the_reason():
     with RlxPeer(refuse(ErrorCode.OVERLOADED, "no room for another worker")) as peer:
         start = time.monotonic()
         with client_of(peer, retry_seconds=0.5) as client, pytest.raises(Failure, match=r"no room.*0\.5 s") as failure:
             client.init([1.0])
         assert 0.5 <= time.monotonic() - start < 60
         assert failure.value.code is ErrorCode.OVERLOADED
-        assert len(peer.talks) >= 2  # at the very end once more, however long the first attempt took
+        assert len(peer.talks) >= 2  # the last attempt is made at the end of the time
 
 
-def test_the_time_for_trying_counts_from_the_last_answer():
+def test_retry_seconds_count_from_the_last_answer():
     pause = threading.Event()
 
-    def later(talk: Conversation) -> None:
+    def kill_later(talk: Conversation) -> None:
         pause.wait(1.2)
         talk.kill()
 
-    with RlxPeer(lose(Conversation.kill), lose(later), serve_echo) as peer:
+    with RlxPeer(lose(Conversation.kill), lose(kill_later), serve_echo) as peer:
         with client_of(peer, retry_seconds=1.0) as client:
             client.init([1.0])
             for t in range(2, 6):
@@ -196,15 +197,15 @@ def test_the_time_for_trying_counts_from_the_last_answer():
         assert len(peer.talks) == 3
 
 
-def test_an_agent_that_fails_behind_every_welcome_does_not_start_the_clock_anew():
+def test_welcome_alone_does_not_reset_the_retry_time():
     with RlxPeer(lose(error(ErrorCode.UNAVAILABLE), after=0)) as peer:
         start = time.monotonic()
-        with client_of(peer, retry_seconds=0.5) as client, pytest.raises(Failure, match="come again"):
+        with client_of(peer, retry_seconds=0.5) as client, pytest.raises(Failure, match="try later"):
             client.init([1.0])
         assert time.monotonic() - start < 60
 
 
-def test_a_server_that_starts_later_is_waited_for():
+def test_client_waits_for_a_server_that_starts_later():
     class Starter(logging.Handler):
         """Starts the server once the client has failed to reach it."""
 
@@ -212,15 +213,15 @@ def test_a_server_that_starts_later_is_waited_for():
 
         def emit(self, record):
             if self.peer is None and "cannot connect" in record.getMessage():
-                held.close()
+                stack.close()
                 self.peer = RlxPeer(serve_echo, port=int(address.rpartition(":")[2]))
 
-    held = ExitStack()
-    address = held.enter_context(unused_address())
+    stack = ExitStack()
+    address = stack.enter_context(unused_address())
     starter = Starter(logging.WARNING)
     logging.getLogger("relaax.client").addHandler(starter)
     try:
-        with held, Client(address, retry_seconds=20.0, **SPACES) as client:
+        with stack, Client(address, retry_seconds=20.0, **SPACES) as client:
             assert client.init([1.0]) == 1
     finally:
         logging.getLogger("relaax.client").removeHandler(starter)
@@ -228,7 +229,7 @@ def test_a_server_that_starts_later_is_waited_for():
             starter.peer.close()
 
 
-def test_nobody_there_is_told_with_the_address():
+def test_refused_connection_is_reported_with_the_address():
     with (
         unused_address() as address,
         Client(address, retry_seconds=0.0, **SPACES) as client,
@@ -237,7 +238,7 @@ def test_nobody_there_is_told_with_the_address():
         client.connect()
 
 
-def test_a_host_that_does_not_exist_is_named():
+def test_unknown_host_is_named():
     with (
         Client("no.such.host.invalid:7001", retry_seconds=0.0, **SPACES) as client,
         pytest.raises(Failure, match=r"cannot find the host 'no\.such\.host\.invalid'"),
@@ -245,18 +246,18 @@ def test_a_host_that_does_not_exist_is_named():
         client.connect()
 
 
-def test_a_name_that_no_host_can_have_is_told_at_once():
+def test_invalid_host_name_is_refused_at_once():
     with Client("a..b:7001", **SPACES) as client, pytest.raises(Failure, match=r"'a\.\.b'"):
         client.connect()
 
 
-def test_a_server_that_falls_silent_is_left():
+def test_silent_server_is_replaced_after_the_response_timeout():
     def silent(talk: Conversation) -> None:
         talk.policy = echo
         talk.welcome()
         talk.answer()
         talk.hear()
-        talk.hear()  # nothing more: until the client goes
+        talk.hear()  # until the client disconnects
 
     with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=1.5) as client:
         client.init([1.0])
@@ -266,7 +267,7 @@ def test_a_server_that_falls_silent_is_left():
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client")
-def test_a_server_that_is_slow_but_heard_of_is_waited_for():
+def test_slow_server_that_sends_pings_is_waited_for():
     pause = threading.Event()
 
     def slow(talk: Conversation) -> None:
@@ -287,19 +288,19 @@ def test_a_server_that_is_slow_but_heard_of_is_waited_for():
         assert len(peer.talks) == 1
 
 
-def test_metrics_flushed_into_a_lost_connection_do_not_end_the_episode():
-    gone = threading.Event()
+def test_flush_into_a_lost_connection_does_not_end_the_episode():
+    closed = threading.Event()
 
     @echoing
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
         talk.kill()
-        gone.set()
+        closed.set()
 
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
-        assert gone.wait(PATIENCE)
+        assert closed.wait(PATIENCE)
         client.metrics().scalar("x", 1.0)
         client.metrics().flush()
         client.metrics().flush()
@@ -308,7 +309,7 @@ def test_metrics_flushed_into_a_lost_connection_do_not_end_the_episode():
     assert peer.talks[1].of(rlx.Init)[0].partial.tolist() == [True]
 
 
-def test_a_connection_lost_at_a_ping_is_replaced_and_the_episode_begins_anew():
+def test_connection_lost_at_a_ping_is_replaced():
     with RlxPeer(lose(Conversation.kill, after=1), serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
         assert client.ping() > 0
@@ -317,18 +318,18 @@ def test_a_connection_lost_at_a_ping_is_replaced_and_the_episode_begins_anew():
     assert peer.talks[1].of(rlx.Init)[0].observation[0].tolist() == [[2.0]]
 
 
-def test_returns_are_the_servers_again_once_an_episode_was_whole():
-    """They are the client's own sum only for the episode that was interrupted."""
+def test_client_sums_returns_only_of_interrupted_episodes():
+    """The client returns its own sum for an interrupted episode, and the server's return otherwise."""
 
     @echoing
-    def otherwise(talk):
+    def fixed_returns(talk):
         talk.welcome()
         while True:
             message = talk.expect((rlx.Init, rlx.Step, rlx.Reset))
             over = isinstance(message, rlx.Reset)
             talk.say(rlx.EpisodeReturns(np.array([77.0])) if over else rlx.Actions(echo(message, talk)))
 
-    with RlxPeer(lose(Conversation.kill, after=1), otherwise) as peer, client_of(peer) as client:
+    with RlxPeer(lose(Conversation.kill, after=1), fixed_returns) as peer, client_of(peer) as client:
         returns = []
         for _ in range(2):
             client.init([0.0])
@@ -338,10 +339,10 @@ def test_returns_are_the_servers_again_once_an_episode_was_whole():
     assert returns == [3.0, 77.0]
 
 
-def test_the_newest_session_id_is_said():
-    """A server may give another one than it was told."""
+def test_newest_session_id_is_sent():
+    """A server may assign another session id than the client sent."""
 
-    def gives(session_id):
+    def lose_session(session_id):
         @echoing
         def script(talk):
             talk.welcome(session_id=session_id)
@@ -351,58 +352,61 @@ def test_the_newest_session_id_is_said():
 
         return script
 
-    with RlxPeer(gives("first"), gives("second"), gives("third"), serve_echo) as peer, client_of(peer) as client:
+    with (
+        RlxPeer(lose_session("first"), lose_session("second"), lose_session("third"), serve_echo) as peer,
+        client_of(peer) as client,
+    ):
         client.init([0.0])
         for _ in range(3):
             client.send(1.0, [1.0])
         assert [hello.session_id for hello in peer.heard(rlx.Hello)] == ["", "first", "second", "third"]
 
 
-def test_actions_that_nobody_asked_for_are_no_answer_to_the_next_step():
+def test_unrequested_actions_do_not_answer_the_next_step():
     @echoing
-    def twice(talk):
+    def answer_twice(talk):
         talk.welcome()
         message = talk.expect(rlx.Init)
         talk.socket.sendall(2 * talk.connection.send(rlx.Actions(echo(message, talk))))
         talk.hear()
 
-    with RlxPeer(twice, serve_echo) as peer, client_of(peer) as client:
+    with RlxPeer(answer_twice, serve_echo) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
         assert client.send(1.0, [6.0]) == 6
         assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
         assert len(peer.talks) == 2
 
 
-def test_nothing_is_sent_after_an_error_behind_an_answer():
+def test_error_after_an_answer_prevents_further_messages():
     @echoing
-    def leaving(talk):
+    def answer_and_error(talk):
         talk.welcome()
         message = talk.expect(rlx.Init)
         answer = talk.connection.send(rlx.Actions(echo(message, talk)))
         talk.socket.sendall(answer + talk.connection.send(rlx.Error(ErrorCode.REBALANCING, "elsewhere", True)))
         talk.close()
 
-    with RlxPeer(leaving, serve_echo) as peer, client_of(peer) as client:
+    with RlxPeer(answer_and_error, serve_echo) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
         assert client.send(1.0, [6.0]) == 6
         assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
 
 
-def test_a_pong_without_a_ping_is_ignored():
+def test_pong_without_a_ping_is_ignored():
     @echoing
-    def ponging(talk):
+    def unrequested_pong(talk):
         talk.welcome()
         talk.hear()
         talk.say(rlx.Pong(3))
         talk.say(rlx.Actions(echo(talk.heard[-1], talk)))
         serve(talk)
 
-    with RlxPeer(ponging) as peer, client_of(peer) as client:
+    with RlxPeer(unrequested_pong) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
         assert len(peer.talks) == 1
 
 
-def test_a_refusal_in_the_other_codec_is_a_lost_connection():
+def test_refusal_in_the_other_codec_is_a_lost_connection():
     """A server that refuses before it has read the hello sends Protobuf."""
 
     def full(talk):

@@ -8,7 +8,7 @@ from support.rlx_peer import RlxPeer
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
 
 
-def test_they_travel_in_front_of_the_next_message():
+def test_scalars_are_sent_before_the_next_message():
     with RlxPeer() as peer, Client(peer.address, **SPACES) as client:
         client.metrics().scalar("early", 1)
         client.init([0.0])
@@ -22,7 +22,7 @@ def test_they_travel_in_front_of_the_next_message():
     assert list(late.scalars) == [("speed/x", 1.5), ("speed/x", 2.5)]
 
 
-def test_what_is_left_goes_with_the_goodbye():
+def test_pending_scalars_are_sent_before_bye():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES) as client:
             client.init([0.0])
@@ -31,7 +31,7 @@ def test_what_is_left_goes_with_the_goodbye():
     assert [type(message) for message in peer.talks[0].heard[-2:]] == [rlx.Metrics, rlx.Bye]
 
 
-def test_many_are_sent_without_a_message_to_travel_with():
+def test_many_scalars_are_sent_without_waiting_for_a_message():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES) as client:
             client.init([0.0])
@@ -43,16 +43,16 @@ def test_many_are_sent_without_a_message_to_travel_with():
     assert list(rest.scalars) == [("many", float(MAX_PENDING_SCALARS))]
 
 
-def test_the_newest_are_kept_while_there_is_no_connection():
+def test_newest_scalars_are_kept_without_a_connection():
     scalars = Scalars(lambda: None)
     for value in range(MAX_PENDING_SCALARS + 10):
         scalars.scalar("x", value)
-    gathered = scalars.pop()
-    assert [value for _, value in gathered.scalars] == [float(v) for v in range(10, MAX_PENDING_SCALARS + 10)]
+    message = scalars.pop()
+    assert [value for _, value in message.scalars] == [float(v) for v in range(10, MAX_PENDING_SCALARS + 10)]
     assert scalars.pop() is None
 
 
-def test_names_are_those_that_people_write():
+def test_scalar_names_are_normalised():
     scalars = Scalars(lambda: None)
     for name in ("act latency on client", "act_latency_on_client", "1st", "é", "/a", "x\n"):
         scalars.scalar(name, 1.0)
@@ -60,12 +60,12 @@ def test_names_are_those_that_people_write():
     assert names == ["act_latency_on_client", "act_latency_on_client", "1st", "_", "_a", "x_"]
 
 
-def test_a_name_is_needed():
+def test_empty_name_is_refused():
     with pytest.raises(ValueError, match="is empty: give a name"):
         Scalars(lambda: None).scalar("", 1.0)
 
 
-def test_two_spellings_take_one_of_the_servers_places():
+def test_spellings_of_one_name_count_once_towards_the_limit():
     scalars = Scalars(lambda: None, own_names=())
     scalars.set_limits(rlx.Limits(max_metric_names=1))
     for name in ("a b", "a_b", "a\tb", "a b"):
@@ -74,7 +74,7 @@ def test_two_spellings_take_one_of_the_servers_places():
         scalars.scalar("a c", 1.0)
 
 
-def test_an_x_is_taken_and_said_to_mean_nothing_once(caplog):
+def test_argument_x_is_ignored_with_one_warning(caplog):
     scalars = Scalars(lambda: None)
     for x in (None, 7, 8):
         scalars.scalar("act latency on client", 0.5, x=x)
@@ -83,12 +83,12 @@ def test_an_x_is_taken_and_said_to_mean_nothing_once(caplog):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2e30])
-def test_what_is_no_number_is_refused(value):
+def test_scalar_out_of_range_is_refused(value):
     with pytest.raises(ValueError, match="only numbers from"):
         Scalars(lambda: None).scalar("x", value)
 
 
-def test_the_servers_limits_hold():
+def test_scalars_past_the_server_limits_are_refused():
     scalars = Scalars(lambda: None)
     scalars.scalar("much-too-long", 1.0)
     scalars.set_limits(rlx.Limits(max_metric_name_bytes=4, max_metric_names=2))

@@ -1,4 +1,4 @@
-"""A machine without a screen shows an environment over VNC and in a browser, to those who know the password."""
+"""Tests of the screen over VNC and in a browser, for machines without a screen, protected by a password."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ checks = pytest.mark.checks(
 
 
 @pytest.fixture
-def shown(processes: Processes, tmp_path: Path) -> Callable[..., tuple[Running, int, int]]:
-    """Starts environments/OpenAI_Gym/main with Card-v0, shown; it, and the ports of VNC and the page."""
+def start_shown(processes: Processes, tmp_path: Path) -> Callable[..., tuple[Running, int, int]]:
+    """Return a function that shows Card-v0 and returns the process, the port of VNC and the port of the page."""
     need(*SERVER)
     (tmp_path / "card.py").write_text(CARD)
 
@@ -45,42 +45,42 @@ def shown(processes: Processes, tmp_path: Path) -> Callable[..., tuple[Running, 
     return start
 
 
-def seen(started: Running, port: int, folder: Path) -> Any:
-    """The screen once the window is there."""
+def wait_for_picture(started: Running, port: int, folder: Path) -> Any:
+    """Wait until a window is on the screen; return a screenshot."""
 
-    def look() -> Any:
+    def nonempty_picture() -> Any:
         assert started.returncode is None, started.report()
         picture = vnc_screenshot(port, PASSWORD, folder)
         return [picture] if picture is not None and picture.any() else None
 
-    return wait_until(look, "a window on the screen", 120, 0.2)[0]
+    return wait_until(nonempty_picture, "a window on the screen", 120, 0.2)[0]
 
 
-def family(started: Running) -> list[psutil.Process]:
+def descendants(started: Running) -> list[psutil.Process]:
     return psutil.Process(started.pid).children(recursive=True)
 
 
 @pytest.mark.slow
 @checks
-def test_a_vnc_client_with_the_password_sees_the_environment(shown: Callable[..., Any], tmp_path: Path) -> None:
-    started, vnc, _ = shown()
-    assert np.array_equal(middle(seen(started, vnc, tmp_path), 400, 600), card())
+def test_vnc_client_with_the_password_sees_the_environment(start_shown: Callable[..., Any], tmp_path: Path) -> None:
+    started, vnc, _ = start_shown()
+    assert np.array_equal(middle(wait_for_picture(started, vnc, tmp_path), 400, 600), card())
     assert vnc_screenshot(vnc, "another", tmp_path) is None
     assert vnc_screenshot(vnc, None, tmp_path) is None
     assert vnc_screenshot(vnc, PASSWORD, tmp_path) is not None
-    everything = family(started)
-    assert len(everything) >= 3
+    all_processes = descendants(started)
+    assert len(all_processes) >= 3
     assert started.stop(timeout=60) == 0
-    assert psutil.wait_procs(everything, 30)[1] == []
+    assert psutil.wait_procs(all_processes, 30)[1] == []
     assert "Traceback" not in started.stderr
 
 
 @pytest.mark.slow
 @checks
-def test_the_page_shows_the_same_in_a_browser(shown: Callable[..., Any], tmp_path: Path) -> None:
+def test_browser_with_the_password_sees_the_environment(start_shown: Callable[..., Any], tmp_path: Path) -> None:
     need("chromium", "chromedriver")
-    started, vnc, page = shown()
-    seen(started, vnc, tmp_path)
+    started, vnc, page = start_shown()
+    wait_for_picture(started, vnc, tmp_path)
     with ExitStack() as stack:
         browser = Browser(stack, tmp_path / "profile")
         browser.open(page, PASSWORD)
@@ -91,35 +91,35 @@ def test_the_page_shows_the_same_in_a_browser(shown: Callable[..., Any], tmp_pat
 
         wait_until(same, "the card in the browser", 120, 0.2)
         browser.open(page, "another")
-        wait_until(lambda: "fail" in browser.status().lower(), "that the browser is not let in", 120, 0.2)
+        wait_until(lambda: "fail" in browser.status().lower(), "the browser is refused", 120, 0.2)
 
 
 @pytest.mark.slow
 @checks
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_signal_ends_all_of_it(shown: Callable[..., Any], number: int, code: int, tmp_path: Path) -> None:
+def test_signal_ends_all_processes(start_shown: Callable[..., Any], number: int, code: int, tmp_path: Path) -> None:
     with RlxPeer() as peer:
-        started, vnc, _ = shown(peer.address)
-        seen(started, vnc, tmp_path)
-        everything = family(started)
+        started, vnc, _ = start_shown(peer.address)
+        wait_for_picture(started, vnc, tmp_path)
+        all_processes = descendants(started)
         assert started.stop(number, 60) == code
-        assert psutil.wait_procs(everything, 30)[1] == []
+        assert psutil.wait_procs(all_processes, 30)[1] == []
     assert "Traceback" not in started.stderr
 
 
 @pytest.mark.slow
 @checks
 @pytest.mark.parametrize("name", ["Xtigervnc", "websockify", "main"])
-def test_the_end_of_one_ends_all(shown: Callable[..., Any], name: str, tmp_path: Path) -> None:
-    started, vnc, _ = shown()
-    seen(started, vnc, tmp_path)
-    everything = family(started)
+def test_end_of_one_process_ends_all(start_shown: Callable[..., Any], name: str, tmp_path: Path) -> None:
+    started, vnc, _ = start_shown()
+    wait_for_picture(started, vnc, tmp_path)
+    all_processes = descendants(started)
     lost = next(
         one for one in psutil.Process(started.pid).children() if any(word.endswith(name) for word in one.cmdline()[:2])
     )
     lost.kill()
     assert started.wait(60) == (137 if name == "main" else 1)
-    assert psutil.wait_procs(everything, 30)[1] == []
+    assert psutil.wait_procs(all_processes, 30)[1] == []
     if name != "main":
         assert "of the screen ended" in started.stderr or "the screen ended" in started.stderr
     assert "Traceback" not in started.stderr
@@ -133,7 +133,7 @@ def test_the_end_of_one_ends_all(shown: Callable[..., Any], name: str, tmp_path:
         ({"RELAAX_VNC_BIND": "localhost:x"}, "RELAAX_VNC_BIND: address 'localhost:x': the port must be a number"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_a_sentence(
+def test_invalid_screen_settings_are_refused_by_name(
     changed: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(*SERVER)
@@ -144,7 +144,7 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(
     assert sentence in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_port_in_use_is_named() -> None:
     need(*SERVER)
     with RlxPeer() as peer:
         port = int(peer.address.rpartition(":")[2])
@@ -153,12 +153,12 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert f"no screen at RELAAX_VNC_BIND=127.0.0.1:{port}: " in done.stderr
 
 
-def test_a_password_file_is_read(tmp_path: Path) -> None:
+def test_password_file_is_read(tmp_path: Path) -> None:
     need(*SERVER)
     (tmp_path / "password").write_text(PASSWORD + "\n")
     vnc, page = free_ports(2)
-    given = variables(vnc, page) | {"RELAAX_VNC_PASSWORD_FILE": str(tmp_path / "password")}
-    del given["RELAAX_VNC_PASSWORD"]
-    done = program("OpenAI_Gym", "random", "CartPole-v1", "display", "--steps", "3", **given)
+    environment = variables(vnc, page) | {"RELAAX_VNC_PASSWORD_FILE": str(tmp_path / "password")}
+    del environment["RELAAX_VNC_PASSWORD"]
+    done = program("OpenAI_Gym", "random", "CartPole-v1", "display", "--steps", "3", **environment)
     assert done.returncode == 0, done.stderr
     assert f"a screen over VNC at 127.0.0.1:{vnc}; in the browser at http://127.0.0.1:{page}/vnc.html" in done.stderr

@@ -1,4 +1,4 @@
-"""Clients over TLS: what they check, what they say, and that they do not come back where it cannot help."""
+"""Tests of clients over TLS: which certificates they accept, their errors, and which failures they retry."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from relaax.server.security.certificates import LOCAL, Authority
 pytestmark = pytest.mark.checks("relaax/client")
 
 SPACES = {"observation_space": rlx.Box(-1, 1, (3,)), "action_space": rlx.Discrete(2)}
-HERE = Authority(30)
+AUTHORITY = Authority(30)
 
 
 @pytest.fixture
 def ca(tmp_path: Path) -> Path:
     path = tmp_path / "ca.pem"
-    path.write_bytes(HERE.certificate)
+    path.write_bytes(AUTHORITY.certificate)
     return path
 
 
-class Door:
-    """Counts who comes, and agrees on TLS with whoever wants to."""
+class TlsPort:
+    """A port that counts its connections and makes a TLS handshake with each."""
 
     def __init__(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        self.came = 0
+        self.accepted = 0
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
         self._listener, self._context = listener, context
 
@@ -40,7 +40,7 @@ class Door:
         with contextlib.suppress(OSError):
             while True:
                 connected, _ = self._listener.accept()
-                self.came += 1
+                self.accepted += 1
                 with connected, contextlib.suppress(OSError):
                     connected.settimeout(20)
                     if self._context is None:
@@ -51,7 +51,7 @@ class Door:
 
 
 @contextlib.contextmanager
-def door(tmp_path: Path, pair: tuple[bytes, bytes] | None) -> Iterator[Door]:
+def tls_port(tmp_path: Path, pair: tuple[bytes, bytes] | None) -> Iterator[TlsPort]:
     context = None
     if pair is not None:
         for name, content in zip(("certificate", "key"), pair, strict=True):
@@ -59,69 +59,71 @@ def door(tmp_path: Path, pair: tuple[bytes, bytes] | None) -> Iterator[Door]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        made = Door(listener, context)
-        thread = threading.Thread(target=made.serve)
+        server = TlsPort(listener, context)
+        thread = threading.Thread(target=server.serve)
         thread.start()
         try:
-            yield made
+            yield server
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(20)
 
 
 @pytest.mark.parametrize(
-    ("pair", "says"),
+    ("pair", "message"),
     [
         (Authority(30).issue("server", LOCAL), "its certificate cannot be trusted: unable to get local issuer"),
-        (HERE.issue("server", LOCAL, days=-1), "its certificate cannot be trusted: certificate has expired"),
-        (HERE.issue("server", ["elsewhere.example"]), "not valid for '127.0.0.1'"),
+        (AUTHORITY.issue("server", LOCAL, days=-1), "its certificate cannot be trusted: certificate has expired"),
+        (AUTHORITY.issue("server", ["elsewhere.example"]), "not valid for '127.0.0.1'"),
         (None, "it does not speak TLS; leave out --tls, tls=True and RELAAX_TLS to connect without it"),
     ],
     ids=["another authority", "expired", "another name", "no TLS"],
 )
-def test_a_server_that_cannot_be_trusted_is_left_for_good(
-    tmp_path: Path, ca: Path, pair: tuple[bytes, bytes] | None, says: str
+def test_untrusted_server_fails_without_a_retry(
+    tmp_path: Path, ca: Path, pair: tuple[bytes, bytes] | None, message: str
 ) -> None:
     with (
-        door(tmp_path, pair) as opened,
-        Client(opened.address, **SPACES, tls_ca=ca, token="a secret") as client,  # type: ignore[arg-type]
+        tls_port(tmp_path, pair) as port,
+        Client(port.address, **SPACES, tls_ca=ca, token="a secret") as client,  # type: ignore[arg-type]
         pytest.raises(Failure) as failure,
     ):
         client.connect()
-    assert says in str(failure.value)
+    assert message in str(failure.value)
     assert "a secret" not in str(failure.value)
-    assert opened.came == 1
+    assert port.accepted == 1
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_during_the_handshake_may_come_back(tmp_path: Path, ca: Path) -> None:
+def test_connection_closed_in_the_tls_handshake_is_retried(tmp_path: Path, ca: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        number = listener.getsockname()[1]
 
-        def hang_up() -> None:
+        def close_two() -> None:
             for _ in range(2):
                 listener.accept()[0].close()
 
-        thread = threading.Thread(target=hang_up)
+        thread = threading.Thread(target=close_two)
         thread.start()
-        client = Client(f"127.0.0.1:{port}", **SPACES, tls_ca=ca, retry_seconds=0.5)  # type: ignore[arg-type]
+        client = Client(f"127.0.0.1:{number}", **SPACES, tls_ca=ca, retry_seconds=0.5)  # type: ignore[arg-type]
         with client, pytest.raises(Failure, match="no TLS with"):
             client.connect()
-        with contextlib.suppress(OSError):  # where it came only once
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        with contextlib.suppress(OSError):  # if the client connected only once
+            socket.create_connection(("127.0.0.1", number), timeout=5).close()
         thread.join(20)
 
 
-def test_the_authority_of_the_environment_counts(tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authority_of_the_environment_variable_is_trusted(
+    tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RELAAX_TLS_CA", str(ca))
-    with door(tmp_path, HERE.issue("server", LOCAL)) as opened:
-        client = Client(opened.address, **SPACES, retry_seconds=0.0)  # type: ignore[arg-type]
+    with tls_port(tmp_path, AUTHORITY.issue("server", LOCAL)) as port:
+        client = Client(port.address, **SPACES, retry_seconds=0.0)  # type: ignore[arg-type]
         with client, pytest.raises(Failure) as failure:
             client.connect()
-    assert "certificate" not in str(failure.value)  # it was good; this server has no more to say
+    assert "certificate" not in str(failure.value)  # the certificate is accepted; the server only closes
 
 
-def test_a_file_that_holds_no_authority_is_a_mistake_at_once(tmp_path: Path) -> None:
+def test_file_without_a_certificate_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "nothing.pem").write_text("nothing", encoding="ascii")
     for name in ("nothing.pem", "nowhere.pem"):
         with pytest.raises(ValueError, match=f"tls_ca .*{name}: cannot read a certificate"):

@@ -35,18 +35,18 @@ SPACES = {
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_a_space_of_gymnasium_is_told_by_its_class(name):
+def test_gymnasium_space_becomes_the_rlx_space(name):
     space, expected = SPACES[name]
     assert values_of(space).space == expected
 
 
 @pytest.mark.parametrize("name", [name for name in SPACES if name != "multi_discrete"])
-def test_a_space_of_ours_stays_what_it_is(name):
+def test_rlx_space_is_kept(name):
     assert values_of(SPACES[name][1]).space == SPACES[name][1]
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_single_values_come_back_as_the_space_has_them(name):
+def test_single_value_survives_the_conversion_to_leaves(name):
     space, _ = SPACES[name]
     values = values_of(space)
     space.seed(7)
@@ -61,12 +61,12 @@ def test_single_values_come_back_as_the_space_has_them(name):
         if isinstance(space, spaces.Discrete):
             assert type(back) is int
             assert back == value
-        elif name not in ("tuple", "dict"):  # a Discrete inside comes back as int where gymnasium samples int64
+        elif name not in ("tuple", "dict"):  # a nested Discrete becomes int, where gymnasium samples int64
             assert equal(back, value)
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_batches_come_back_as_a_vector_environment_has_them(name):
+def test_batch_survives_the_conversion_to_leaves(name):
     space, _ = SPACES[name]
     batched = batch_space(space, 3)
     values = values_of(space)
@@ -80,7 +80,7 @@ def test_batches_come_back_as_a_vector_environment_has_them(name):
     assert equal(back, value)
 
 
-def test_values_that_come_back_may_be_written_to():
+def test_converted_values_are_writable():
     values = values_of(rlx.Box(shape=(2,)))
     leaf = np.zeros((1, 2), np.float32)
     leaf.setflags(write=False)
@@ -103,23 +103,23 @@ def test_values_that_come_back_may_be_written_to():
         (spaces.MultiDiscrete([[2, 3]], start=[[1, 0]]), [1, 0], 0, "has shape (2,), the space is (1, 2)"),
     ],
 )
-def test_a_value_of_another_shape_is_refused(space, value, axes, reason):
+def test_value_outside_its_space_is_refused(space, value, axes, reason):
     with pytest.raises(ValueError, match=r"^observation") as refused:
         values_of(space).to_leaves(value, axes)
     assert str(refused.value).removeprefix("observation").strip() == reason
 
 
-def test_a_space_that_cannot_be_sent_is_named():
+def test_unsupported_space_is_named():
     with pytest.raises(UnsupportedSpace, match=r"Text.*Discrete"):
         values_of(spaces.Tuple([spaces.Text(3)]))
 
 
-def test_space_of_too_many_leaves_cannot_be_sent():
+def test_space_with_too_many_leaves_is_refused():
     with pytest.raises(UnsupportedSpace, match="^the Dict has more than 256 leaves$"):
         values_of(spaces.Dict({str(number): spaces.Discrete(2) for number in range(257)}))
 
 
-def test_rows_are_filled_where_there_are_any():
+def test_only_given_rows_are_filled():
     values = values_of(spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Box(0, 9, (2,))}))
     current = values.to_leaves({"a": [1, 2, 3], "b": np.ones((3, 2), np.float32)}, 1)
     filled = fill_rows(values, current, [None, {"a": 7, "b": [5.0, 6.0]}, None])

@@ -1,4 +1,4 @@
-"""What a client is told by the environment's variables, as containers are."""
+"""Tests of the environment variables of clients, as used in containers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from support.programs import program, refusal
 from support.rlx_peer import RlxPeer
 
 
-def token_heard(**variables: str) -> str:
+def token_sent(**variables: str) -> str:
     with RlxPeer() as peer:
         done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", **variables)
         assert done.returncode == 0, done.stderr
         return peer.talks[0].hello.token
 
 
-def test_a_token_is_that_of_the_variable_or_of_the_file_that_another_names(tmp_path: Path) -> None:
+def test_token_variable_overrides_the_token_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("of the file\n")
     file = {"RELAAX_TOKEN_FILE": str(tmp_path / "token")}
-    assert token_heard(**file) == "of the file"
-    assert token_heard(**file, RELAAX_TOKEN="of the variable\n") == "of the variable"
+    assert token_sent(**file) == "of the file"
+    assert token_sent(**file, RELAAX_TOKEN="of the variable\n") == "of the variable"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_token_is_that_of_the_variable_or_of_the_file_that_another_names(tmp_p
         ({"RELAAX_TLS_CA": "/no/such"}, "/no/such: cannot read a certificate (PEM) from it"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(
+def test_invalid_environment_variable_is_named(
     variables: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -43,16 +43,16 @@ def test_a_variable_that_makes_no_sense_is_named(
     assert sentence in refusal(gym, "127.0.0.1:1", "CartPole-v1")
 
 
-def test_tls_is_spoken_if_the_variable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_variable_decides_about_tls_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELAAX_TLS_CA", raising=False)
-    for text, spoken in (("1", True), ("0", False), ("", False)):
+    for text, uses_tls in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("RELAAX_TLS", text)
-        assert (tls_context(None, None) is not None) is spoken
+        assert (tls_context(None, None) is not None) is uses_tls
     monkeypatch.setenv("RELAAX_TLS", "1")
     assert tls_context(False, None) is None
 
 
-def test_a_file_is_touched_while_the_agent_answers(tmp_path: Path) -> None:
+def test_alive_file_is_written_while_the_agent_answers(tmp_path: Path) -> None:
     file = tmp_path / "alive"
     with RlxPeer() as peer:
         done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", RELAAX_ALIVE_FILE=str(file))

@@ -19,7 +19,7 @@ def serve_echo(talk: Conversation) -> None:
     serve(talk)
 
 
-def lose(answers):
+def lose_after(answers):
     def script(talk: Conversation) -> None:
         talk.policy = echo
         talk.welcome()
@@ -39,7 +39,7 @@ def states(*numbers):
     return np.array(numbers, np.float32)[:, None]
 
 
-def listed(leaves):
+def numbers_of(leaves):
     return None if leaves is None else leaves[0][:, 0].tolist()
 
 
@@ -47,7 +47,7 @@ def flags(mask):
     return None if mask is None else mask.astype(int).tolist()
 
 
-def test_same_step():
+def test_same_step_sends_masks_and_final_states():
     with RlxPeer(serve_echo) as peer:
         with vector(peer, "same_step") as client:
             assert client.init(states(1, 2, 3)).tolist() == [1, 2, 3]
@@ -61,30 +61,30 @@ def test_same_step():
     assert plain.reward.tolist() == [1.0, 2.0, 3.0]
     assert (plain.terminated, plain.truncated, plain.final_observation, plain.first) == (None, None, None, None)
     assert (flags(cut.terminated), flags(cut.truncated)) == ([1, 0, 0], [0, 1, 0])
-    assert listed(cut.final_observation) == [70, 80, 90]
-    assert over.final_observation is None  # nothing is learned from it
+    assert numbers_of(cut.final_observation) == [70, 80, 90]
+    assert over.final_observation is None  # a terminated state is not bootstrapped from
 
 
-def test_final_states_as_gymnasium_gives_them():
+def test_final_states_in_an_object_array_are_accepted():
     final = np.array([None, np.array([80.0], np.float32), None], object)
     with RlxPeer(serve_echo) as peer, vector(peer, "same_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), NO, [False, True, False], final)
         (step,) = peer.heard(rlx.Step)
-    assert listed(step.final_observation) == [4, 80, 6]
+    assert numbers_of(step.final_observation) == [4, 80, 6]
 
 
-def test_next_step():
+def test_next_step_sends_ends_and_first_masks():
     with RlxPeer(serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [False, True, False], [False, False, True])
         client.step([1, 2, 3], states(7, 8, 9), NO, NO, first=[False, True, True])
-        end, begin = peer.heard(rlx.Step)
+        end, start = peer.heard(rlx.Step)
     assert (flags(end.terminated), flags(end.truncated), end.final_observation) == ([0, 1, 0], [0, 0, 1], None)
-    assert (flags(begin.first), begin.terminated, begin.truncated) == ([0, 1, 1], None, None)
+    assert (flags(start.first), start.terminated, start.truncated) == ([0, 1, 1], None, None)
 
 
-def test_an_end_by_rule_goes_before_a_cut():
+def test_terminated_has_precedence_over_truncated():
     with RlxPeer(serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [True, True, False], [True, False, False])
@@ -92,7 +92,7 @@ def test_an_end_by_rule_goes_before_a_cut():
     assert (flags(step.terminated), step.truncated) == ([1, 1, 0], None)
 
 
-def test_episodes_that_end_together():
+def test_reset_returns_the_returns_of_all_environments():
     with RlxPeer(serve_echo) as peer, vector(peer, "disabled", 2) as client:
         client.init(states(1, 2))
         client.step([1, 2], states(3, 4))
@@ -100,11 +100,11 @@ def test_episodes_that_end_together():
         client.init(states(1, 2))
         assert client.reset([1, 2]).tolist() == [1, 2]
         cut, over = peer.heard(rlx.Reset)
-    assert (flags(cut.truncated), listed(cut.final_observation)) == ([0, 1], [5, 6])
+    assert (flags(cut.truncated), numbers_of(cut.final_observation)) == ([0, 1], [5, 6])
     assert (over.truncated, over.final_observation) == (None, None)
 
 
-def test_whole_episodes_of_the_clients_own():
+def test_episodes_reported_by_the_client_are_sent():
     with RlxPeer(serve_echo) as peer, vector(peer, "same_step", reports_episodes=True) as client:
         client.init(states(1, 2, 3))
         client.step([0, 0, 0], states(1, 2, 3), episodes=[Episode(2, 5.0, 6)])
@@ -127,7 +127,7 @@ def test_whole_episodes_of_the_clients_own():
         (([0, 0, 0], states(1, 2, 3), None, None, None, [True, False, False]), "first|start"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_the_connection_lives_on(arguments, sentence):
+def test_invalid_step_is_refused_and_the_connection_continues(arguments, sentence):
     with RlxPeer(serve_echo) as peer, vector(peer, "same_step") as client:
         client.init(states(1, 2, 3))
         with pytest.raises(ValueError, match=sentence):
@@ -137,24 +137,24 @@ def test_what_does_not_fit_is_refused_and_the_connection_lives_on(arguments, sen
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [({"environments": 0}, "0"), ({"autoreset": "never"}, "'never'")])
-def test_settings_that_make_no_sense_are_refused(settings, sentence):
+def test_invalid_settings_are_refused(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         VectorClient("127.0.0.1:1", **{"environments": 1} | SPACES | settings)
 
 
-def test_after_a_loss_in_same_step_only_what_ended_is_whole():
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "same_step") as client:
+def test_same_step_loss_makes_only_unended_episodes_partial():
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "same_step") as client:
         client.init(states(1, 2, 3))
         ends = [True, False, False], [False, True, False]
         assert client.step([1, 2, 3], states(4, 5, 6), *ends, states(7, 8, 9)).tolist() == [4, 5, 6]
         assert client.step([1, 2, 3], states(5, 6, 7)).tolist() == [5, 6, 7]
         init, step = peer.talks[1].of(rlx.Init, rlx.Step)
-    assert (listed(init.observation), flags(init.partial)) == ([4, 5, 6], [0, 0, 1])
-    assert listed(step.observation) == [5, 6, 7]
+    assert (numbers_of(init.observation), flags(init.partial)) == ([4, 5, 6], [0, 0, 1])
+    assert numbers_of(step.observation) == [5, 6, 7]
 
 
-def test_after_a_loss_while_episodes_end_together_the_returns_are_whole():
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "disabled") as client:
+def test_loss_with_disabled_autoreset_keeps_whole_returns():
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "disabled") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6))
         client.step([1, 2, 3], states(4, 5, 6))
@@ -162,76 +162,76 @@ def test_after_a_loss_while_episodes_end_together_the_returns_are_whole():
         assert flags(peer.talks[1].of(rlx.Init)[0].partial) == [1, 1, 1]
 
 
-def test_after_a_loss_in_next_step_what_just_began_is_whole():
-    with RlxPeer(lose(2), serve_echo) as peer, vector(peer, "next_step") as client:
+def test_next_step_loss_keeps_just_begun_episodes_whole():
+    with RlxPeer(lose_after(2), serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [False, True, False])
         assert client.step([1, 2, 3], states(7, 8, 9), first=[False, True, False]).tolist() == [7, 8, 9]
         client.step([1, 2, 3], states(1, 2, 3))
         (init, _) = peer.talks[1].of(rlx.Init, rlx.Step)
-    assert (listed(init.observation), flags(init.partial)) == ([7, 8, 9], [1, 0, 1])
+    assert (numbers_of(init.observation), flags(init.partial)) == ([7, 8, 9], [1, 0, 1])
 
 
-def test_an_end_lost_in_next_step_is_told_to_the_next_connection():
-    """The environments reset although the new connection never heard of an end: everything there begins anew."""
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step", 4) as client:
+def test_end_lost_in_next_step_is_sent_to_the_new_connection():
+    """The environments reset, but the new connection has not received the end, so all its episodes restart."""
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "next_step", 4) as client:
         client.init(states(1, 2, 3, 4))
         lost = client.step(
             [1, 2, 3, 4], states(11, 12, 13, 14), [True, False, False, False], [False, True, False, False]
         )
         assert lost.tolist() == [11, 12, 13, 14]
-        begun = client.step(
+        actions = client.step(
             [-1, -1, 3, 4], states(20, 21, 22, 23), [False, False, True, False], first=[True, True, False, False]
         )
-        assert begun.tolist() == [20, 21, 22, 23]
-        # Environment 2 ended with that very message: the same once more.
-        again = client.step([1, 2, -1, 4], states(30, 31, 32, 33), first=[False, False, True, False])
-        assert again.tolist() == [30, 31, 32, 33]
+        assert actions.tolist() == [20, 21, 22, 23]
+        # Environment 2 ended with the previous message, so all episodes restart once more.
+        last_actions = client.step([1, 2, -1, 4], states(30, 31, 32, 33), first=[False, False, True, False])
+        assert last_actions.tolist() == [30, 31, 32, 33]
         assert client.step([1, 2, 3, 4], states(40, 41, 42, 43)).tolist() == [40, 41, 42, 43]
-        anew = peer.talks[1].heard[1:]
-    assert [type(message) for message in anew] == [rlx.Init, rlx.Reset, rlx.Init, rlx.Reset, rlx.Init, rlx.Step]
-    init, end, second, last, third, _ = anew
+        resent = peer.talks[1].heard[1:]
+    assert [type(message) for message in resent] == [rlx.Init, rlx.Reset, rlx.Init, rlx.Reset, rlx.Init, rlx.Step]
+    init, end, second, last, third, _ = resent
     assert flags(init.partial) == [1, 1, 1, 1]
-    assert end.reward.tolist() == [0, 0, 3, 4]  # no reward where an episode began
-    assert listed(end.final_observation) == [11, 12, 22, 23]
-    assert flags(end.truncated) == [0, 1, 0, 1]  # by rule, cut, by rule just now, cut here
-    assert (listed(second.observation), flags(second.partial)) == ([20, 21, 22, 23], [1, 1, 1, 1])
+    assert end.reward.tolist() == [0, 0, 3, 4]  # no reward for an environment whose episode began
+    assert numbers_of(end.final_observation) == [11, 12, 22, 23]
+    assert flags(end.truncated) == [0, 1, 0, 1]  # terminated, truncated, just terminated, truncated by the client
+    assert (numbers_of(second.observation), flags(second.partial)) == ([20, 21, 22, 23], [1, 1, 1, 1])
     assert last.reward.tolist() == [1, 2, 0, 4]
-    assert (listed(last.final_observation), flags(last.truncated)) == ([30, 31, 22, 33], [1, 1, 0, 1])
-    assert (listed(third.observation), flags(third.partial)) == ([30, 31, 32, 33], [1, 1, 0, 1])
+    assert (numbers_of(last.final_observation), flags(last.truncated)) == ([30, 31, 22, 33], [1, 1, 0, 1])
+    assert (numbers_of(third.observation), flags(third.partial)) == ([30, 31, 32, 33], [1, 1, 0, 1])
 
 
-def test_a_reset_after_an_end_in_next_step_returns_nothing_for_it_whether_the_connection_lives_or_not():
-    for script in (serve_echo, lose(2), lose(3)):
+def test_reset_after_a_next_step_end_returns_zero_for_it():
+    for script in (serve_echo, lose_after(2), lose_after(3)):
         with RlxPeer(script, serve_echo) as peer, vector(peer, "next_step") as client:
             client.init(states(1, 2, 3))
             client.step([1, 2, 3], states(4, 5, 6))
             client.step([1, 2, 3], states(4, 5, 6), [False, True, False], [False, False, True])
             returns = client.reset([10, 70, 70], [True, False, False], states(7, 8, 9))
             if script is serve_echo:
-                continue  # they are the server's, and the scripted one adds up everything
+                continue  # the scripted server returns the sum of all rewards
             assert returns.tolist() == [12, 0, 0]
             assert client.init(states(1, 2, 3)).tolist() == [1, 2, 3]
             assert client.reset([1, 2, 3]).tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("says_final", [True, False])
-def test_a_reset_tells_the_next_connection_of_ends_that_were_lost_in_next_step(says_final):
-    """The new connection has every episode under way: the lost ends are ends there, with their own final states."""
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+@pytest.mark.parametrize("has_final_states", [True, False])
+def test_reset_sends_lost_next_step_ends_to_the_new_connection(has_final_states):
+    """On the new connection all episodes are partial, so the lost ends are sent there, with their final states."""
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [True, False, False], [False, True, False])
-        last = ([False, False, True], states(7, 8, 9)) if says_final else ()
+        last = ([False, False, True], states(7, 8, 9)) if has_final_states else ()
         assert client.reset([70, 70, 4], *last).tolist() == [0, 0, 7]
         (reset,) = peer.talks[1].of(rlx.Reset)
     assert reset.reward.tolist() == [0, 0, 4]
-    assert flags(reset.truncated) == [0, 1, int(says_final)]
-    assert listed(reset.final_observation) == [4, 5, 9 if says_final else 6]
+    assert flags(reset.truncated) == [0, 1, int(has_final_states)]
+    assert numbers_of(reset.final_observation) == [4, 5, 9 if has_final_states else 6]
 
 
-def test_states_that_the_environments_write_over_are_kept_as_they_were_when_an_end_was_lost():
-    """An environment may step in place: what is final is told with the next message only."""
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+def test_final_states_of_a_lost_end_are_copied():
+    """An environment may overwrite its states before the end is sent with the next message."""
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "next_step") as client:
         current = states(1, 2, 3)
         client.init(current)
         current[:] = states(4, 5, 6)
@@ -239,11 +239,11 @@ def test_states_that_the_environments_write_over_are_kept_as_they_were_when_an_e
         current[:] = states(7, 8, 9)
         client.step([1, 0, 3], current, first=[False, True, False])
         (reset,) = peer.talks[1].of(rlx.Reset)
-    assert listed(reset.final_observation) == [7, 5, 9]
+    assert numbers_of(reset.final_observation) == [7, 5, 9]
 
 
-def test_an_end_that_was_lost_is_over_with_the_reset_after_it():
-    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+def test_lost_end_is_sent_only_once_after_a_reset():
+    with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [True, False, False])
         client.reset([0, 0, 0])

@@ -1,4 +1,4 @@
-"""What an environment does is shown in a window and written as videos that play."""
+"""Tests of showing an environment in a window and of writing videos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.checks("relaax/client")
 class Counter(gymnasium.Env[Any, Any]):
     """Episodes of `length` steps, whose image has the brightness 20 times the step."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as in gymnasium
     observation_space = gymnasium.spaces.Discrete(100)
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -52,13 +52,13 @@ class Noise(Counter):
 
 
 def brightness(file: Path) -> list[int]:
-    """20 times the step, of each image."""
+    """Return the step that each image of a video shows."""
     images, _ = read_video(file)
     return [round(float(image.mean()) / 20) for image in images]
 
 
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step", "disabled"])
-def test_a_video_of_every_second_episode_of_the_first_environment(tmp_path: Path, mode: str | None) -> None:
+def test_every_second_episode_of_environment_0_is_a_video(tmp_path: Path, mode: str | None) -> None:
     def make() -> Any:
         if mode is None:
             return Counter()
@@ -69,31 +69,31 @@ def test_a_video_of_every_second_episode_of_the_first_environment(tmp_path: Path
     run(make(), "random", steps=steps, watching=Watching(video=tmp_path, every=2), environment="ALE/Counter-v0")
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files[:2] == ["counter-v0-000000.mp4", "counter-v0-000002.mp4"]
-    whole = [0, 1, 2] if mode == "same_step" else [0, 1, 2, 3]  # there the last state is not shown any more
+    whole = [0, 1, 2] if mode == "same_step" else [0, 1, 2, 3]  # SAME_STEP does not render the final state
     assert brightness(tmp_path / files[0]) == whole
     assert brightness(tmp_path / files[1]) == whole
 
 
-def test_an_episode_that_is_cut_short_is_a_video_too_and_none_is_overwritten(tmp_path: Path) -> None:
+def test_interrupted_episode_is_a_video_and_none_is_overwritten(tmp_path: Path) -> None:
     for _ in range(2):
         run(Counter(10), "random", steps=4, watching=Watching(video=tmp_path), environment="counter")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["counter-000000-2.mp4", "counter-000000.mp4"]
     assert brightness(tmp_path / "counter-000000-2.mp4") == [0, 1, 2, 3, 4]
 
 
-def test_an_environment_without_images_is_told_apart(tmp_path: Path) -> None:
+def test_environment_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"render\(\) of counter returned NoneType"):
         run(Counter(images=False), "random", steps=4, watching=Watching(video=tmp_path), environment="counter")
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_video_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Failure, match=r"cannot write --video .*/file/videos: Not a directory"):
         run(Counter(), "random", steps=4, watching=Watching(video=tmp_path / "file" / "videos"))
 
 
-def test_a_window_shows_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDL's own driver for machines without a screen: everything is drawn, into memory."""
+def test_window_shows_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDL's dummy driver draws into memory, so no screen is needed."""
     import pygame
 
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -113,7 +113,7 @@ def test_a_window_shows_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["display"], ["2", "--display"]])
-def test_a_machine_without_a_screen_gets_the_way_out(tmp_path: Path, arguments: list[str]) -> None:
+def test_display_without_a_screen_is_refused_with_the_way_out(tmp_path: Path, arguments: list[str]) -> None:
     done = program(
         *("OpenAI_Gym", "random", "CartPole-v1", *arguments, "--steps", "3"),
         **{"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "", "PATH": str(tmp_path)},
@@ -123,14 +123,14 @@ def test_a_machine_without_a_screen_gets_the_way_out(tmp_path: Path, arguments: 
     assert "--video DIR writes MP4 files" in done.stderr
 
 
-def test_the_word_and_the_option_show_the_first_environment() -> None:
+def test_word_and_option_display_show_one_environment() -> None:
     described = command.parser("program", "Runs.", "a name")
     shown = [described.parse_args(["random", "x", *words]) for words in ([], ["3"], ["display"], ["3", "--display"])]
     assert [(one.environments, one.display) for one in shown] == [(1, False), (3, False), (1, True), (3, True)]
 
 
 @pytest.mark.parametrize("kilobytes", [8, 64])
-def test_a_full_disk_is_named_and_nothing_half_done_is_left(tmp_path: Path, kilobytes: int) -> None:
+def test_full_disk_is_reported_and_no_partial_video_is_left(tmp_path: Path, kilobytes: int) -> None:
     with small_disk(tmp_path / "disk", f"{kilobytes}k"):
         folder = tmp_path / "disk" / "videos"
         with pytest.raises(CannotWrite, match=f"cannot write --video {folder}: No space left on device"):
@@ -138,7 +138,7 @@ def test_a_full_disk_is_named_and_nothing_half_done_is_left(tmp_path: Path, kilo
         assert not list(folder.glob("*.part.mp4"))
 
 
-def test_measurements_on_a_full_disk(disk: Disk) -> None:
+def test_full_disk_for_measurements_is_reported(disk: Disk) -> None:
     disk.fill()
     file = disk.path / "measured"
     done = program("OpenAI_Gym", "random", "CartPole-v1", "--steps", "100", "--measure", str(file))
@@ -173,7 +173,7 @@ def test_every_program_writes_videos(
     assert any((image != images[0]).any() for image in images)
 
 
-def test_an_option_without_its_folder_is_refused() -> None:
+def test_video_every_without_video_is_refused() -> None:
     described = command.parser("program", "Runs.", "a name")
     arguments: argparse.Namespace = described.parse_args(["random", "x", "--video-every", "2"])
     with pytest.raises(command.UsageError, match="--video-every needs --video"):

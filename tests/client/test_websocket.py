@@ -32,7 +32,7 @@ WELCOME = (
         ("wss://a.example:7001/rlx?room=%20", Endpoint("a.example", 7001, "/rlx?room=%20", True)),
     ],
 )
-def test_an_address_of_a_websocket(address, expected):
+def test_websocket_address_gives_host_port_and_path(address, expected):
     assert parse_endpoint(address) == expected
 
 
@@ -53,7 +53,7 @@ def test_an_address_of_a_websocket(address, expected):
         ("WS://localhost", "'/'"),
     ],
 )
-def test_what_is_none_is_refused_with_the_way_out(address, hint):
+def test_invalid_websocket_address_is_refused_with_the_way_out(address, hint):
     with pytest.raises(ValueError, match=re.escape(hint)) as refused:
         parse_endpoint(address)
     assert repr(address) in str(refused.value)
@@ -61,25 +61,25 @@ def test_what_is_none_is_refused_with_the_way_out(address, hint):
 
 @pytest.mark.parametrize("variables", [{"RELAAX_TLS": "1"}, {}])
 @pytest.mark.parametrize("address", ["ws://localhost", "localhost:1,wss://localhost,ws://localhost"])
-def test_tls_is_not_left_out_because_the_address_says_ws(address, variables, monkeypatch):
+def test_ws_address_is_refused_if_tls_is_required(address, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=re.escape("address 'ws://localhost' does not use TLS, but TLS is required")):
         Client(address, tls=None if variables else True, **SPACES)
 
 
-def test_the_library_is_missed_before_anything_is_connected():
+def test_missing_websockets_library_fails_before_connecting():
     code = "import sys; sys.modules['websockets'] = None; from relaax import rlx; from relaax.client import Client\n"
     code += "Client('ws://localhost', observation_space=rlx.Box(shape=(1,)), action_space=rlx.Discrete(2))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "websockets is not installed; pip install 'relaax[websocket]'" in answer.stderr
 
 
-class Answering:
-    """Takes one connection, answers its request, and then says this after the first message."""
+class ScriptedServer:
+    """A server that accepts one connection, answers its request, and sends one of `messages` after each message."""
 
-    def __init__(self, answer=None, then=()):
-        self._answer, self._then = answer, then
+    def __init__(self, answer=None, messages=()):
+        self._answer, self._messages = answer, messages
         self.listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -87,13 +87,13 @@ class Answering:
     def _run(self):
         sock, _ = self.listener.accept()
         with sock:
-            asked = b""
-            while b"\r\n\r\n" not in asked:
-                asked += sock.recv(4096)
-            sock.sendall(accepted(asked) if self._answer is None else self._answer)
-            for said in self._then:
+            request = b""
+            while b"\r\n\r\n" not in request:
+                request += sock.recv(4096)
+            sock.sendall(upgrade_response(request) if self._answer is None else self._answer)
+            for data in self._messages:
                 sock.recv(4096)
-                sock.sendall(said)
+                sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
             with contextlib.suppress(OSError):
                 while sock.recv(4096):
@@ -111,11 +111,11 @@ class Answering:
         self.listener.close()
 
 
-def accepted(asked):
-    """As RFC 6455 has it (section 4.2.2)."""
-    assert asked.startswith(b"GET /rlx HTTP/1.1\r\n")
-    assert b"Origin" not in asked
-    key = re.search(rb"Sec-WebSocket-Key: (.*)\r\n", asked)[1]
+def upgrade_response(request):
+    """Return the response of RFC 6455, section 4.2.2."""
+    assert request.startswith(b"GET /rlx HTTP/1.1\r\n")
+    assert b"Origin" not in request
+    key = re.search(rb"Sec-WebSocket-Key: (.*)\r\n", request)[1]
     digest = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
     return (
         b"HTTP/1.1 101 .\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + digest + b"\r\n\r\n"
@@ -135,21 +135,21 @@ def accepted(asked):
         (b"HTTP/1.1 101", "no WebSocket", True),
     ],
 )
-def test_an_answer_that_is_no_websocket(answer, sentence, retryable):
-    with Answering(answer) as server:
+def test_answer_that_is_no_websocket_is_refused(answer, sentence, retryable):
+    with ScriptedServer(answer) as server:
         with pytest.raises(ConnectionInterrupted, match=re.escape(sentence)) as raised:
             server.wire()
         assert raised.value.retryable is retryable
 
 
 def framed(payload, first=0x82):
-    """A short frame of a server."""
+    """Return an unmasked frame with a length field of at most 2 bytes."""
     head = bytes([first, len(payload)]) if len(payload) < 126 else bytes([first, 126]) + len(payload).to_bytes(2, "big")
     return head + payload
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("data", "sentence"),
     [
         (framed(b"{}", 0x81), "binary messages only"),
         (b"\x82\x80\0\0\0\0", "invalid WebSocket data"),
@@ -159,8 +159,8 @@ def framed(payload, first=0x82):
         (b"", "the server closed the connection"),
     ],
 )
-def test_a_mistake_of_the_server_ends_the_connection(said, sentence):
-    with Answering(then=[framed(WELCOME), said]) as server:
+def test_invalid_server_data_ends_the_connection(data, sentence):
+    with ScriptedServer(messages=[framed(WELCOME), data]) as server:
         wire = server.wire()
         try:
             wire.send(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
@@ -172,9 +172,9 @@ def test_a_mistake_of_the_server_ends_the_connection(said, sentence):
             wire.close()
 
 
-def test_fragments_and_pings_are_understood():
+def test_fragmented_message_with_a_ping_is_received():
     answer = framed(b'{"pong":', 0x02) + framed(b"still there?", 0x89) + framed(b'{"nonce":1}}', 0x80)
-    with Answering(then=[framed(WELCOME), answer]) as server:
+    with ScriptedServer(messages=[framed(WELCOME), answer]) as server:
         wire = server.wire()
         wire.send(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
         assert isinstance(wire.receive(), rlx.Welcome)

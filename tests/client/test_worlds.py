@@ -1,4 +1,4 @@
-"""`Worlds`: seeds, partial resets and observations outside the space."""
+"""Tests of `Worlds`: seeds, partial resets and observations outside the space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relaax.client import Box, Discrete, Worlds
 
 
 class Drawn:
-    """Each episode begins with a number that was drawn; then come the actions that were taken."""
+    """An environment whose first observation is a random number, and later ones the action plus 1."""
 
     observation_space = Box(-100, 100, shape=(1,))
     action_space = Discrete(5)
@@ -26,31 +26,31 @@ class Drawn:
         return np.array([action + 1], np.float32), 10.0 * action, action == 3, action == 4
 
 
-def drawn(count: int, seed: int | None) -> list[float]:
+def first_observations(count: int, seed: int | None) -> list[float]:
     observations, _ = Worlds(Drawn, count, seed).reset()
     return [float(row[0]) for row in observations]
 
 
-def test_world_i_has_seed_plus_i() -> None:
-    assert drawn(4, 7) == [drawn(1, seed)[0] for seed in (7, 8, 9, 10)]
-    assert len(set(drawn(4, 7))) == 4
-    assert drawn(4, 7) == drawn(4, 7)
+def test_environment_i_has_seed_plus_i() -> None:
+    assert first_observations(4, 7) == [first_observations(1, seed)[0] for seed in (7, 8, 9, 10)]
+    assert len(set(first_observations(4, 7))) == 4
+    assert first_observations(4, 7) == first_observations(4, 7)
 
 
-def test_worlds_without_a_seed_differ() -> None:
-    assert len({*drawn(4, None), *drawn(4, None)}) == 8
+def test_environments_without_a_seed_differ() -> None:
+    assert len({*first_observations(4, None), *first_observations(4, None)}) == 8
 
 
-def test_reset_mask_resets_only_its_worlds() -> None:
+def test_reset_mask_resets_only_the_masked_environments() -> None:
     worlds = Worlds(Drawn, 3, seed=1)
     first, _ = worlds.reset()
-    seen, rewards, terminated, truncated, _ = worlds.step(np.array([1, 3, 4]))
-    assert seen.tolist() == [[2], [4], [5]]
+    observations, rewards, terminated, truncated, _ = worlds.step(np.array([1, 3, 4]))
+    assert observations.tolist() == [[2], [4], [5]]
     assert rewards.tolist() == [10, 30, 40]
     assert (terminated.tolist(), truncated.tolist()) == ([False, True, False], [False, False, True])
-    again, _ = worlds.reset(options={"reset_mask": terminated | truncated})
-    assert again[0] == 2
-    assert not {*again[1:, 0].tolist()} & {*first[:, 0].tolist()}, "it draws on"
+    after_reset, _ = worlds.reset(options={"reset_mask": terminated | truncated})
+    assert after_reset[0] == 2
+    assert not {*after_reset[1:, 0].tolist()} & {*first[:, 0].tolist()}, "the generator is not reset"
 
 
 def test_observation_outside_the_space_is_refused() -> None:

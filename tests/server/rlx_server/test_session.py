@@ -325,11 +325,8 @@ def test_reported_episode_lasts_since_the_previous_one() -> None:
         recorded.now = now
         recorded.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
     scalars = recorded.metrics.scalars
-    assert [value for name, value in scalars if name == "episode/seconds"] == [
-        3.0,
-        4.0,
-        4.0,
-    ]  # without the partial episode
+    # The partial episode is not reported.
+    assert [value for name, value in scalars if name == "episode/seconds"] == [3.0, 4.0, 4.0]
     assert [value for name, value in scalars if name == "episode/reward_per_second"] == [2.0, 1.5, 2.0]
 
 

@@ -71,9 +71,8 @@ def test_metrics_count_connections_workers_and_refusals(serve) -> None:  # type:
         "the memory of the server, not of the status process"
     )
     assert own.num_threads() == 1
-    entries = [
-        json.loads(entry) for entry in server.stderr.splitlines() if entry.startswith("{")
-    ]  # other lines come from TensorFlow
+    # TensorFlow writes lines that are not JSON.
+    entries = [json.loads(entry) for entry in server.stderr.splitlines() if entry.startswith("{")]
     assert not re.search(r"^\d{4}-\d\d-\d\d .*relaax", server.stderr, re.MULTILINE)
     assert {entry["process"] for entry in entries} > {server.pid}, "workers log in the same format"
 
