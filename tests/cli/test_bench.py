@@ -167,7 +167,10 @@ def test_connections_of_one_program_are_measured_separately(tmp_path: Path) -> N
 @pytest.mark.checks("relaax/cli/bench", "relaax/cli/run", "relaax/supervision")
 def test_killed_server_is_reported_in_one_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
-    with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), MeasuredService(plan, tmp_path) as service:
+    with (
+        pytest.raises(StartError, match=r"rlx-server ended during the benchmark \(-9\)"),
+        MeasuredService(plan, tmp_path) as service,
+    ):
         server = service._supervisor.rlx_server
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)

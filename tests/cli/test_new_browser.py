@@ -237,7 +237,7 @@ def test_page_asks_for_a_token_and_survives_a_server_restart(
     _, url = serve(processes, game, service.address)
     browser.go(url)
     for token, sentence in (
-        ("", "asks for a token"),
+        ("", "requires a token"),
         ("a-wrong-one", "is not valid for this server"),
         ("the-right-one-of-all", "learns"),
     ):
@@ -255,7 +255,7 @@ def test_page_asks_for_a_token_and_survives_a_server_restart(
 
     browser.go(url.replace("localhost", "evil.localhost"))
     wait_until_shown(
-        browser, "status", lambda text: "does not let this page in" in text, "pages of other origins are refused"
+        browser, "status", lambda text: "the server refuses this page" in text, "pages of other origins are refused"
     )
     assert "Pages of the origin http://evil.localhost" in service.rlx_server.stderr
 
