@@ -26,7 +26,7 @@ def config(**keys: Any) -> ConfigBase:
         (None, Dict({"a": Box(shape=(2,)), "b": Discrete(2)})),
     ],
 )
-def test_states_that_fit(size: Any, space: Space) -> None:
+def test_matching_state_size_is_accepted(size: Any, space: Space) -> None:
     assert size_mismatch(config(state_size=size), space, Discrete(2)) is None
 
 
@@ -46,17 +46,17 @@ def test_states_that_fit(size: Any, space: Space) -> None:
         ),
     ],
 )
-def test_states_that_do_not_fit(size: Any, space: Space, sentence: str) -> None:
+def test_mismatched_state_size_is_reported(size: Any, space: Space, sentence: str) -> None:
     assert size_mismatch(config(state_size=size), space, Discrete(2)) == sentence
 
 
 @pytest.mark.parametrize("sizes", [{"state_size": 0}, {"state_size": [84, -1]}, {"action_size": 0}])
-def test_sizes_are_positive(sizes: dict[str, Any]) -> None:
+def test_sizes_below_one_are_refused(sizes: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="greater than or equal to 1"):
         config(**sizes)
 
 
-def test_actions() -> None:
+def test_action_size_is_compared_with_the_action_space() -> None:
     assert size_mismatch(config(action_size=18), Box(), Discrete(18)) is None
     assert size_mismatch(config(action_size=6), Box(), Box(shape=(2, 3))) is None
     assert size_mismatch(config(action_size=18), Box(), Discrete(6)) == (
@@ -64,13 +64,13 @@ def test_actions() -> None:
     )
 
 
-def test_sizes_of_spaces() -> None:
+def test_space_size_counts_numbers_of_all_parts() -> None:
     assert space_size(Discrete(7, start=3)) == 7
     assert space_size(Box(shape=(2, 3))) == 6
     assert space_size(Dict({"a": Box(shape=(2, 3)), "b": Box(shape=(4,))})) == 10
 
 
-def test_the_optimizer_is_what_the_section_says() -> None:
+def test_optimizer_takes_its_keys_from_its_section() -> None:
     found = config(RMSProp={"decay": 0.5, "epsilon": 1e-5}).optimizer_spec()
     assert found == RMSProp(decay=0.5, epsilon=1e-5)
     sections = {"RMSProp": {"gradient_norm_clipping": 3}, "Adam": {"beta2": 0.99, "gradient_norm_clipping": None}}
@@ -90,7 +90,7 @@ def test_the_optimizer_is_what_the_section_says() -> None:
         ("adagrad", AdaGrad(epsilon=0.5)),
     ],
 )
-def test_each_optimizer_has_a_section_of_its_own(optimizer: str, spec: OptimizerSpec) -> None:
+def test_each_optimizer_uses_only_its_own_section(optimizer: str, spec: OptimizerSpec) -> None:
     sections = {
         "RMSProp": {"epsilon": 0.5, "gradient_norm_clipping": 1},
         "Adam": {"beta1": 0.5, "gradient_norm_clipping": 2},
@@ -108,7 +108,7 @@ def test_each_optimizer_has_a_section_of_its_own(optimizer: str, spec: Optimizer
         assert local.gradient_norm_clipping == norms[optimizer]
 
 
-def test_delays_are_compensated_within_a_bound() -> None:
+def test_delay_compensation_sets_a_default_staleness_bound() -> None:
     assert config().staleness_bound is None
     assert config(max_staleness=3).staleness_bound == 3
     assert config(combine="delay_compensated").staleness_bound == DEFAULT_RING
@@ -135,7 +135,7 @@ def test_delays_are_compensated_within_a_bound() -> None:
         ),
     ],
 )
-def test_delays_that_cannot_be_compensated(keys: dict[str, Any], sentence: str) -> None:
+def test_impossible_delay_compensation_is_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         config(combine="delay_compensated", **keys)
     assert str(refused.value) == sentence
@@ -153,7 +153,7 @@ def test_delays_that_cannot_be_compensated(keys: dict[str, Any], sentence: str) 
         {"max_staleness": 3},
     ],
 )
-def test_how_gradients_are_applied_is_part_of_the_model(keys: dict[str, Any]) -> None:
+def test_keys_of_gradient_application_change_the_fingerprint(keys: dict[str, Any]) -> None:
     spaces = Box(shape=(4,)), Discrete(2)
     one, two = (fingerprint("x", configuration, *spaces) for configuration in (config(**keys), config()))
     difference = first_difference(one, two)
@@ -161,7 +161,7 @@ def test_how_gradients_are_applied_is_part_of_the_model(keys: dict[str, Any]) ->
     assert next(iter(keys)) in difference
 
 
-def test_where_it_runs_is_not_part_of_the_model() -> None:
+def test_gpu_key_is_not_part_of_the_model_description() -> None:
     assert config(gpu=True).model_description() == config().model_description()
     assert config(sync_interval=5).model_description() != config().model_description()
 
@@ -194,7 +194,7 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_worker_must_not_outdate_its_own_gradients() -> None:
+def test_max_staleness_below_own_staleness_is_refused() -> None:
     assert config(sync_interval=3, max_staleness=2).sync_interval == 3
     with pytest.raises(ConfigurationError) as refused:
         config(sync_interval=3, max_staleness=1)

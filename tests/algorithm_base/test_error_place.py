@@ -51,7 +51,7 @@ def caught(function: Callable[[], object]) -> Exception:
         ("in_a_helper", "helper.py, line 2: TypeError: unsupported operand type(s) for /: 'NoneType' and 'int'"),
     ],
 )
-def test_an_error_is_placed_in_the_algorithms_own_code(kind: Any, tmp_path: Path, method: str, sentence: str) -> None:
+def test_error_is_located_in_the_code_of_the_algorithm(kind: Any, tmp_path: Path, method: str, sentence: str) -> None:
     assert describe_error(caught(lambda: getattr(kind, method)(None)), tmp_path / "mine.py").rstrip() == sentence
 
 
@@ -60,11 +60,11 @@ def test_only_errors_of_raise_statements_are_deliberate(kind: Any) -> None:
     assert not is_deliberate(caught(lambda: kind.wrong_shape(None)))
 
 
-def test_an_error_of_no_algorithm_is_placed_at_its_source(kind: Any, tmp_path: Path) -> None:
+def test_error_outside_the_algorithm_is_located_at_its_file(kind: Any, tmp_path: Path) -> None:
     assert place_of(caught(lambda: np.zeros(3) + np.zeros(4)), tmp_path / "mine.py") == "mine.py"
 
 
-def test_libraries_inside_of_the_folder_are_not_the_algorithms_own(tmp_path: Path) -> None:
+def test_libraries_in_the_folder_are_not_algorithm_code(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "lib.py"
     library.parent.mkdir()
     library.write_text("def fail():\n    1 / 0\n")
@@ -76,7 +76,7 @@ def test_libraries_inside_of_the_folder_are_not_the_algorithms_own(tmp_path: Pat
     assert place_of(caught(fail), tmp_path / "mine.py") == str(tmp_path / "mine.py")
 
 
-def test_an_error_of_a_bundled_algorithm_is_placed_there() -> None:
+def test_error_of_a_bundled_algorithm_names_its_line() -> None:
     source = bundled_folder("algorithms") / "da3c"
     algorithm = load_algorithm("da3c", source)
     error = caught(lambda: algorithm.ParameterServer(None, None, None).initial_parameters(1))

@@ -15,42 +15,42 @@ def test_linear_annealing_by_hand(count: float, value: float) -> None:
     assert LinearAnnealing(1.0, 0.1, 4_000_000)(count) == pytest.approx(value)
 
 
-def test_annealing_over_nothing_is_at_its_end() -> None:
+def test_annealing_over_zero_frames_returns_the_final_value() -> None:
     assert LinearAnnealing(1.0, 0.1, 0)(0) == pytest.approx(0.1)
 
 
-def test_each_actor_may_have_an_end_of_its_own() -> None:
+def test_annealing_accepts_a_final_value_per_actor() -> None:
     annealing = LinearAnnealing(1.0, np.array([0.1, 0.5]), 100)
     assert annealing(50).tolist() == pytest.approx([0.55, 0.75])
 
 
-def test_final_epsilons_are_drawn_as_the_paper_says() -> None:
+def test_final_epsilons_have_the_probabilities_of_the_paper() -> None:
     drawn = drawn_epsilons(3, range(10_000), *PAPER)
     shares = [float(np.mean(drawn == value)) for value in PAPER[0]]
     assert shares == pytest.approx(PAPER[1], abs=0.02)  # the standard deviation is 0.005
 
 
-def test_an_actor_keeps_its_epsilon_whoever_it_comes_with() -> None:
+def test_epsilon_depends_only_on_seed_and_actor() -> None:
     together = drawn_epsilons(3, [4, 5, 6, 7], *PAPER)
     assert drawn_epsilons(3, [6], *PAPER)[0] == together[2]
     assert drawn_epsilons(3, range(100), *PAPER).tolist() != drawn_epsilons(4, range(100), *PAPER).tolist()
 
 
-def test_probabilities_are_weights() -> None:
+def test_probabilities_are_relative_weights() -> None:
     assert set(drawn_epsilons(0, range(500), [0.2, 0.3], [0.0, 5.0])) == {0.3}
 
 
-def test_the_ladder_of_ape_x_by_hand() -> None:
+def test_epsilon_ladder_follows_the_formula_of_ape_x() -> None:
     # 0.4^(1 + 7 i / 3) of four actors.
     expected = [0.4, 0.4 ** (10 / 3), 0.4 ** (17 / 3), 0.4**8]
     assert ladder_of_epsilons([0, 1, 2, 3], 4).tolist() == pytest.approx(expected)
 
 
-def test_one_actor_alone_has_the_first_rung() -> None:
+def test_single_actor_gets_the_first_epsilon_of_the_ladder() -> None:
     assert ladder_of_epsilons([0], 1).tolist() == [0.4]
 
 
-def test_actions_are_greedy_or_random_as_often_as_epsilon_says() -> None:
+def test_share_of_random_actions_equals_epsilon() -> None:
     values = np.tile(np.array([0.0, 2.0, 1.0], np.float32), (30_000, 1))
     epsilon = np.repeat([0.0, 0.6, 1.0], 10_000)
     actions = epsilon_greedy(values, epsilon, np.random.default_rng(1)).reshape(3, -1)

@@ -27,7 +27,7 @@ def shades(stack: np.ndarray, environment: int) -> list[int]:
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_the_newest_frame_is_last(length: int, dtype: Any) -> None:
+def test_newest_frame_is_last(length: int, dtype: Any) -> None:
     stack = FrameStack(2, FRAME, dtype, length)
     stack.reset(frame(1, 101, dtype=dtype))
     for shade in range(2, 12):
@@ -41,7 +41,7 @@ def test_the_newest_frame_is_last(length: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_an_episode_begins_with_its_first_frame_only(length: int) -> None:
+def test_new_episode_repeats_its_first_frame(length: int) -> None:
     stack = FrameStack(2, FRAME, np.uint8, length)
     stack.reset(frame(1, 101))
     stack.push(frame(2, 102), NOBODY)
@@ -53,7 +53,7 @@ def test_an_episode_begins_with_its_first_frame_only(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_reset_leaves_nothing_of_before(length: int) -> None:
+def test_reset_replaces_all_frames(length: int) -> None:
     stack = FrameStack(2, FRAME, np.uint8, length)
     stack.reset(frame(255, 255))
     stack.push(frame(255, 255), NOBODY)
@@ -63,7 +63,7 @@ def test_a_reset_leaves_nothing_of_before(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_peek_is_a_push_that_never_was(length: int) -> None:
+def test_peek_returns_the_push_without_changing_the_stack(length: int) -> None:
     peeking, pushing = FrameStack(2, FRAME, np.uint8, length), FrameStack(2, FRAME, np.uint8, length)
     for stack in (peeking, pushing):
         stack.reset(frame(1, 101))
@@ -76,7 +76,7 @@ def test_a_peek_is_a_push_that_never_was(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_pixels_keep_their_places(length: int) -> None:
+def test_stack_keeps_the_position_of_pixels(length: int) -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (length + 3, 2, *FRAME)).astype(np.uint8)
     stack = FrameStack(2, FRAME, np.uint8, length)
@@ -87,7 +87,7 @@ def test_pixels_keep_their_places(length: int) -> None:
         np.testing.assert_array_equal(stack.frames[..., length - 1 - age], frames[-1 - age])
 
 
-def test_frames_with_channels() -> None:
+def test_frames_with_channels_are_stacked() -> None:
     stack = FrameStack(1, (2, 2, 3), np.uint8, 2)
     first, second = (np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3) + add for add in (0, 100))
     stack.reset(first)

@@ -29,7 +29,7 @@ def normalization(*names: str) -> Normalization:
     return made
 
 
-def test_the_statistics_are_of_the_numbers_and_of_one_frame() -> None:
+def test_statistics_cover_the_numbers_and_one_frame() -> None:
     assert normalized_statistics(SPACE, True, None, True, image=0) == {IMAGE: 2, OBSERVATION: 5}
     assert normalized_statistics(SPACE, True, None, True) == {OBSERVATION: 7}
     assert normalized_statistics(Dict({"camera": Box(0, 255, (1, 2), np.uint8)}), True, None, image=0) == {}
@@ -45,7 +45,9 @@ def test_the_statistics_are_of_the_numbers_and_of_one_frame() -> None:
     ],
     ids=["neither", "numbers", "image", "both"],
 )
-def test_each_is_normalised_by_its_own(names: tuple[str, ...], pixels: list[float], numbers: list[float]) -> None:
+def test_image_and_numbers_have_separate_normalisation(
+    names: tuple[str, ...], pixels: list[float], numbers: list[float]
+) -> None:
     made = normalization(*names)
     found = made.observations(INPUTS)
     assert found.dtype == np.float32

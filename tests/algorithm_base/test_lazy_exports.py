@@ -28,7 +28,7 @@ print(json.dumps([loaded, alone, whole]))
 """
 
 
-def test_the_configs_of_the_bundled_algorithms_are_had_without_their_engines(processes: Processes) -> None:
+def test_bundled_configs_load_without_engines(processes: Processes) -> None:
     command = processes.start_python(EACH)
     assert command.wait(120) == 0, command.report()
     loaded, alone, whole = json.loads(command.lines[-1])
@@ -37,7 +37,7 @@ def test_the_configs_of_the_bundled_algorithms_are_had_without_their_engines(pro
     assert sorted(alone) == bundled_names("algorithms")
 
 
-def test_a_copy_builds_on_the_bundled_ones_and_is_its_own(tmp_path: Path) -> None:
+def test_edited_copy_does_not_change_the_bundled_algorithm(tmp_path: Path) -> None:
     copy = tmp_path / "mine"
     shutil.copytree(bundled_folder("algorithms") / "da3c_cont", copy)
     text = (copy / "model.py").read_text()
@@ -72,7 +72,7 @@ from .parameter_server import ParameterServer
 
 
 @pytest.mark.parametrize(("init", "lazy"), [(LAZY, True), (PLAIN, False)], ids=["lazy", "plain"])
-def test_what_is_exported_lazily_is_imported_when_it_is_used(init: str, lazy: bool, tmp_path: Path) -> None:
+def test_lazy_export_is_imported_at_first_use(init: str, lazy: bool, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "__init__.py").write_text(init)
@@ -91,7 +91,7 @@ def test_what_is_exported_lazily_is_imported_when_it_is_used(init: str, lazy: bo
     assert agents()
 
 
-def test_a_lazy_export_that_fails_is_named_with_its_place(tmp_path: Path) -> None:
+def test_failing_lazy_export_is_reported_with_its_line(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "__init__.py").write_text(LAZY)
@@ -102,7 +102,7 @@ def test_a_lazy_export_that_fails_is_named_with_its_place(tmp_path: Path) -> Non
         load_algorithm("mine", tmp_path)
 
 
-def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
+def test_missing_export_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "__init__.py").write_text(LAZY.replace(', "ParameterServer": ".parameter_server"', ""))
@@ -112,12 +112,12 @@ def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
         load_algorithm("mine", tmp_path)
 
 
-def test_an_algorithm_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_algorithm_suggests_a_similar_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"algorithm\.path: no algorithm 'da3'; did you mean 'da3c'"):
         load_config("da3", tmp_path)
 
 
-def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
+def test_name_with_a_dot_is_refused(tmp_path: Path) -> None:
     shutil.copytree(bundled_folder("algorithms") / "da3c", tmp_path / "da3c.v2")
     with pytest.raises(
         ConfigurationError, match=r"da3c\.v2: the name of an algorithm must not contain a dot; please rename it"

@@ -22,24 +22,24 @@ NOTHING = np.zeros(2, np.bool_)
 
 
 @pytest.mark.parametrize("lie", [1e5, LARGEST, -LARGEST, np.inf, np.nan])
-def test_an_item_far_beyond_the_others_is_an_outlier(lie: float) -> None:
+def test_item_far_from_the_others_is_an_outlier(lie: float) -> None:
     inputs = np.array([[1, 2], [3, 0], [0, lie], [5, 1]], np.float32)
     assert batch_outliers(np.zeros(4, np.float32), inputs).tolist() == [False, False, True, False]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("lie", [1e15, np.inf, np.nan])
-def test_a_target_far_beyond_the_others_is_an_outlier(lie: float) -> None:
+def test_target_far_from_the_others_is_an_outlier(lie: float) -> None:
     targets = np.array([lie, 500, 0, 0], np.float32)
     assert batch_outliers(targets).tolist() == [True, False, False, False]  # type: ignore[union-attr]
 
 
-def test_items_of_one_scale_and_rare_rewards_are_no_outliers() -> None:
+def test_similar_items_and_rare_rewards_are_not_outliers() -> None:
     rng = np.random.default_rng(1)
     sparse = np.append(np.zeros(31), 1e5).astype(np.float32)
     assert batch_outliers(sparse, 1e5 * rng.normal(size=(32, 4))) is None
 
 
-def test_limits_of_what_is_inserted() -> None:
+def test_values_within_limits_are_accepted() -> None:
     observations = np.array([[1.0], [1e6], [2e6], [np.nan]])
     assert within_limits(np.zeros(4), observations).tolist() == [True, True, False, False]
     assert within_limits(np.array([1e6, -1e7, np.nan])).tolist() == [True, False, False]
@@ -60,7 +60,7 @@ class Writer(ReplayWriter):
 
 
 @pytest.mark.parametrize("images", [False, True])
-def test_transitions_beyond_the_limits_are_left_out_and_named(
+def test_transitions_beyond_limits_are_dropped_and_logged(
     images: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learnable, "_rate_limited_log", RateLimitedLog(logging.getLogger("of this test")))
@@ -88,7 +88,7 @@ def test_transitions_beyond_the_limits_are_left_out_and_named(
     assert line.startswith("5 of 10 transitions of client mallory are not inserted")
 
 
-def test_a_writer_of_nothing_that_can_be_learned_keeps_no_frames() -> None:
+def test_frames_of_dropped_transitions_are_released() -> None:
     layout, writer = ObservationLayout(Box(0, 255, (4, 4), "uint8"), 1), Writer()
     transitions = WriterTransitions(writer, layout, steps=1, gamma=0.9, insert_size=10)
     rewards, inputs = np.full(2, 1e15), np.ones((2, *layout.inputs), np.uint8)
@@ -100,7 +100,7 @@ def test_a_writer_of_nothing_that_can_be_learned_keeps_no_frames() -> None:
 
 
 @pytest.mark.parametrize(("name", "lstm"), [("da3c", False), ("da3c", True), ("n_step_q", True), ("async_q", False)])
-def test_one_environment_beyond_float32_leaves_gradient_and_state_finite(
+def test_observation_of_float32_max_leaves_gradient_finite(
     name: str, lstm: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -55,39 +55,39 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["da3c", "../algorithms/da3c", "/no/such/place/da3c", "da3c/"])
-def test_bundled_algorithms_are_found_by_the_last_part(path: str, tmp_path: Path) -> None:
+def test_bundled_algorithm_is_found_by_last_part_of_path(path: str, tmp_path: Path) -> None:
     algorithm = load_algorithm(path, tmp_path)
     assert (algorithm.name, algorithm.source) == ("da3c", BUNDLED)
 
 
-def test_the_folder_of_the_configuration_comes_first(tmp_path: Path) -> None:
+def test_folder_of_the_configuration_is_searched_first(tmp_path: Path) -> None:
     write(tmp_path / "cwd" / "mine.py", "")
     beside = write(tmp_path / "config" / "mine.py", "")
     assert find_algorithm("mine", tmp_path / "config") == beside
     assert find_algorithm("mine.py", tmp_path / "config") == beside
 
 
-def test_then_the_working_directory(tmp_path: Path) -> None:
+def test_working_directory_is_searched_second(tmp_path: Path) -> None:
     here = write(tmp_path / "cwd" / "algorithms" / "mine.py", "")
     assert find_algorithm("algorithms/mine", tmp_path / "config") == here
 
 
-def test_a_copy_beside_the_configuration_wins_over_the_bundled_one(tmp_path: Path) -> None:
+def test_copy_in_configuration_folder_precedes_bundled(tmp_path: Path) -> None:
     copy = copy_out(tmp_path / "config" / "da3c")
     assert load_algorithm("da3c", tmp_path / "config").source == copy
 
 
-def test_an_absolute_path(tmp_path: Path) -> None:
+def test_absolute_path_is_loaded(tmp_path: Path) -> None:
     source = write(tmp_path / "anywhere" / "mine.py", ONE_FILE)
     assert load_algorithm(str(source), tmp_path / "config").source == source
 
 
-def test_a_folder_without_init_is_no_algorithm(tmp_path: Path) -> None:
+def test_folder_without_init_is_not_an_algorithm(tmp_path: Path) -> None:
     (tmp_path / "da3c").mkdir()
     assert find_algorithm("da3c", tmp_path) == BUNDLED
 
 
-def test_a_directory_that_was_copied_out_works(tmp_path: Path) -> None:
+def test_copied_and_renamed_algorithm_is_loaded(tmp_path: Path) -> None:
     copy_out(tmp_path / "renamed")
     algorithm = load_algorithm("renamed", tmp_path)
     assert algorithm.name == "renamed"
@@ -97,7 +97,7 @@ def test_a_directory_that_was_copied_out_works(tmp_path: Path) -> None:
     assert server.initial_parameters(0).size == 9_155  # two networks: see tests/algorithms/da3c/test_spaces.py
 
 
-def test_a_single_file(tmp_path: Path) -> None:
+def test_algorithm_in_a_single_file_is_loaded(tmp_path: Path) -> None:
     write(tmp_path / "mine.py", ONE_FILE)
     algorithm = load_algorithm("mine", tmp_path)
     assert algorithm.name == "mine"
@@ -105,7 +105,7 @@ def test_a_single_file(tmp_path: Path) -> None:
     assert algorithm.configure({"path": "mine", "favourite": 3}).model_dump()["favourite"] == 3
 
 
-def test_two_of_the_same_name_are_two(tmp_path: Path) -> None:
+def test_two_algorithms_of_one_name_stay_separate(tmp_path: Path) -> None:
     for folder, favourite in (("a", 1), ("b", 2)):
         write(tmp_path / folder / "mine.py", ONE_FILE.replace("int = 0", f"int = {favourite}"))
     found = [load_algorithm("mine", tmp_path / folder).configure({"path": "mine"}) for folder in ("a", "b")]
@@ -132,7 +132,7 @@ BUILT_ON_DA3C = """
 
 
 @pytest.mark.parametrize("file", ["mine/__init__.py", "mine/sub/__init__.py"])
-def test_algorithms_build_on_each_other_from_a_copied_out_folder(file: str, tmp_path: Path) -> None:
+def test_relative_import_falls_back_to_bundled_algorithm(file: str, tmp_path: Path) -> None:
     """`..da3c` is the one beside it, or else the bundled one."""
     folder = (tmp_path / file).parent.parent
     write(tmp_path / file, BUILT_ON_DA3C)
@@ -142,7 +142,7 @@ def test_algorithms_build_on_each_other_from_a_copied_out_folder(file: str, tmp_
     assert algorithm.Agent.refusal(config, Box(shape=(2,)), Discrete(2)) is None
 
 
-def test_algorithms_build_on_the_copy_beside_them(tmp_path: Path) -> None:
+def test_relative_import_prefers_the_copy_in_the_folder(tmp_path: Path) -> None:
     copy = copy_out(tmp_path / "da3c")
     write(tmp_path / "mine" / "__init__.py", BUILT_ON_DA3C)
     algorithm = load_algorithm("mine", tmp_path)
@@ -152,14 +152,14 @@ def test_algorithms_build_on_the_copy_beside_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "guess"), [("reinforc.py", "reinforce.py"), ("my_da3", "my_da3c.py"), ("x/min", "x/mine.py")]
 )
-def test_an_unknown_algorithm_suggests_a_file_nearby(path: str, guess: str, tmp_path: Path) -> None:
+def test_unknown_algorithm_suggests_a_similar_file(path: str, guess: str, tmp_path: Path) -> None:
     write(tmp_path / guess, ONE_FILE)
     with pytest.raises(ConfigurationError, match=re.escape(f"no algorithm {path!r}; did you mean {guess!r}?")):
         find_algorithm(path, tmp_path)
 
 
 @pytest.mark.parametrize("path", ["da3", "DA3C", "../algorithms/dac3", "da3c_contt"])
-def test_an_unknown_algorithm_is_refused_with_the_nearest(path: str, tmp_path: Path) -> None:
+def test_unknown_algorithm_suggests_a_similar_bundled_name(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         find_algorithm(path, tmp_path / "config")
     message = str(refused.value)
@@ -168,18 +168,18 @@ def test_an_unknown_algorithm_is_refused_with_the_nearest(path: str, tmp_path: P
     assert str(tmp_path / "cwd") in message
 
 
-def test_an_unknown_algorithm_like_no_other(tmp_path: Path) -> None:
+def test_unknown_algorithm_lists_bundled_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no algorithm 'zzzzzz'; bundled are .*da3c.* \(looked for "):
         find_algorithm("zzzzzz", tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", ""])
-def test_paths_that_name_nothing(path: str, tmp_path: Path) -> None:
+def test_path_without_a_name_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"no algorithm {path!r}")):
         find_algorithm(path, tmp_path)
 
 
-def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
+def test_name_with_a_dot_is_refused(tmp_path: Path) -> None:
     copy_out(tmp_path / "da3c.v2")
     with pytest.raises(
         ConfigurationError, match=r"da3c\.v2: the name of an algorithm must not contain a dot; please rename it"
@@ -188,7 +188,7 @@ def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["Config", "Agent", "ParameterServer"])
-def test_what_is_not_exported_is_named(missing: str, tmp_path: Path) -> None:
+def test_missing_export_is_named(missing: str, tmp_path: Path) -> None:
     source = write(tmp_path / "mine.py", textwrap.dedent(ONE_FILE) + f"\ndel {missing}\n")
     with pytest.raises(ConfigurationError) as refused:
         load_algorithm("mine", tmp_path)
@@ -198,13 +198,13 @@ def test_what_is_not_exported_is_named(missing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["int", "3", "object()"])
-def test_what_is_exported_is_checked(value: str, tmp_path: Path) -> None:
+def test_export_of_a_wrong_type_is_refused(value: str, tmp_path: Path) -> None:
     write(tmp_path / "mine.py", textwrap.dedent(ONE_FILE) + f"\nAgent = {value}\n")
     with pytest.raises(ConfigurationError, match=r"mine\.py: an algorithm exports Agent"):
         load_algorithm("mine", tmp_path)
 
 
-def test_an_import_error_within_is_not_hidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_import_error_is_reported_with_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)  # that of servers; the commands show warnings
     write(tmp_path / "mine" / "__init__.py", "from .network import Agent\n")
     network = write(tmp_path / "mine" / "network.py", "# a comment\nimport no_such_library\n")
@@ -224,28 +224,28 @@ def test_an_import_error_within_is_not_hidden(tmp_path: Path, caplog: pytest.Log
         ("import json\njson.loads('{')\n", "line 2: the algorithm cannot be imported: json.decoder.JSONDecodeError: "),
     ],
 )
-def test_whatever_ends_an_import_is_named_with_its_place(text: str, place: str, tmp_path: Path) -> None:
+def test_exception_during_import_is_reported_with_its_line(text: str, place: str, tmp_path: Path) -> None:
     source = write(tmp_path / "mine.py", text)
     with pytest.raises(ConfigurationError) as refused:
         load_algorithm("mine", tmp_path)
     assert str(refused.value).startswith(f"{source}, {place}")
 
 
-def test_a_config_that_fails_by_itself_is_named_too(tmp_path: Path) -> None:
+def test_failing_config_module_is_reported_with_its_line(tmp_path: Path) -> None:
     write(tmp_path / "mine" / "__init__.py", "from .config import Config\n")
     config = write(tmp_path / "mine" / "config.py", "import math\nmath.sqrt(-1)\n")
     with pytest.raises(ConfigurationError, match=re.escape(f"{config}, line 2: ")):
         load_config("mine", tmp_path)
 
 
-def test_a_library_of_an_extra_is_for_the_caller_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_of_an_extra_is_raised_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write(tmp_path / "mine.py", "import matplotlib\n")
     with pytest.raises(ModuleNotFoundError):
         load_algorithm("mine", tmp_path)
 
 
-def test_a_failed_import_may_be_mended(tmp_path: Path) -> None:
+def test_failed_import_can_be_repaired_and_retried(tmp_path: Path) -> None:
     source = write(tmp_path / "mine.py", "1 / 0\n")
     with pytest.raises(ConfigurationError, match="ZeroDivisionError"):
         load_algorithm("mine", tmp_path)
@@ -254,13 +254,13 @@ def test_a_failed_import_may_be_mended(tmp_path: Path) -> None:
     assert load_algorithm("mine", tmp_path).name == "mine"
 
 
-def test_which_algorithm_it_is_stands_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_loaded_algorithm_and_its_path_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         load_algorithm("da3c", tmp_path)
     assert f"algorithm da3c is loaded from {BUNDLED}" in caplog.text
 
 
-def test_what_is_bundled() -> None:
+def test_bundled_names_include_algorithms_and_configurations() -> None:
     assert "da3c" in bundled_names("algorithms")
     assert "da3c_gym_cartpole" in bundled_names("config", ".yaml")
     assert not [name for name in bundled_names("algorithms") if name.startswith(("_", "."))]

@@ -44,7 +44,7 @@ def vector(*values: float) -> FlatVector:
     return np.array(values, np.float32)
 
 
-def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
+def test_worker_sends_updates_at_the_last_seen_learning_rate() -> None:
     # m = 0.5 * 4 = 2, at rate 1; then 0.5 * 2 + 0.5 * 0 = 1, at rate 0.5, because 50 of 100 steps are done.
     parameters_client = AddingParameters(vector(10.0))
     wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0, 100))
@@ -57,7 +57,7 @@ def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
     assert parameters_client.parameters.tolist() == [7.5]
 
 
-def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
+def test_worker_rmsprop_divides_by_its_own_statistics() -> None:
     parameters_client = AddingParameters(vector(0.0, 0.0))
     wrapped = local(parameters_client, RMSProp(decay=0.9, epsilon=0.1), Schedule(0.5))
     wrapped.push(vector(3.0, -4.0), 1)
@@ -65,7 +65,7 @@ def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
 
 
 @pytest.mark.parametrize("spec", [RMSProp(), RMSProp(centered=True), Momentum()])
-def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
+def test_single_worker_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
     random = np.random.default_rng(0)
     parameters_client = AddingParameters(np.zeros(50, np.float32))
     wrapped = local(parameters_client, spec, Schedule(0.1))
@@ -82,7 +82,7 @@ def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) 
     assert len({update.tobytes() for update in sent if update is not None}) == 5
 
 
-def test_two_workers_have_statistics_of_their_own() -> None:
+def test_two_workers_have_separate_statistics() -> None:
     first, second = (AddingParameters(vector(0.0)) for _ in range(2))
     one, two = (
         local(parameters_client, Momentum(momentum=0.5), Schedule(1.0)) for parameters_client in (first, second)
@@ -92,7 +92,7 @@ def test_two_workers_have_statistics_of_their_own() -> None:
     assert (first.parameters.tolist(), second.parameters.tolist()) == ([-4.0], [-1.0])
 
 
-def test_a_roll_back_begins_with_fresh_statistics() -> None:
+def test_rollback_resets_optimizer_statistics() -> None:
     parameters_client = AddingParameters(vector(0.0))
     wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(8.0), 1)
@@ -103,7 +103,7 @@ def test_a_roll_back_begins_with_fresh_statistics() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
+def test_gradient_that_is_not_finite_leaves_optimizer_unchanged(bad: float) -> None:
     parameters_client = LenientParameters(vector(0.0, 0.0))
     wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(1.0, bad), 1)
@@ -116,7 +116,7 @@ def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
     assert parameters_client.parameters.tolist() == [-4.0, -1.0]
 
 
-def test_steps_without_a_gradient_pass_through() -> None:
+def test_push_without_gradient_passes_unchanged() -> None:
     parameters_client = AddingParameters(vector(0.0))
     wrapped = local(parameters_client, Momentum(), Schedule(1.0))
     pushed = wrapped.push(None, 7, want_parameters=False)
@@ -124,7 +124,7 @@ def test_steps_without_a_gradient_pass_through() -> None:
     assert wrapped.gradient_memory() is parameters_client.gradient_memory()
 
 
-def test_a_worker_has_what_its_configuration_says() -> None:
+def test_filters_follow_the_configuration() -> None:
     def filters(**keys: Any) -> list[type]:
         parameters = agent_parameters(FakeParameters(vector(0.0)), ConfigBase(path="x", **keys))
         assert isinstance(parameters, FilteredParameters)
@@ -136,7 +136,7 @@ def test_a_worker_has_what_its_configuration_says() -> None:
     assert both == [LossOutliers, LocalOptimizer]
 
 
-def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server() -> None:
+def test_outliers_skip_optimizer_statistics_but_are_counted() -> None:
     config = ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3, anneal_learning_rate=False)
     with running(Models(optimizer=Add())) as server:
         client = ParameterClient(server.address)

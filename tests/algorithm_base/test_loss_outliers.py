@@ -26,17 +26,17 @@ def warmed_up(deviations: float = 3.0) -> RunningLoss:
     return losses
 
 
-def test_what_is_beyond_the_deviations_is_an_outlier_whatever_its_sign() -> None:
+def test_loss_beyond_the_deviations_is_an_outlier() -> None:
     for loss, expected in ((4.99, False), (-4.99, False), (5.01, True), (-5.01, True), (0.0, False)):
         assert warmed_up().is_outlier(loss) is expected
 
 
-def test_nothing_is_judged_before_there_are_enough_losses() -> None:
+def test_no_loss_is_an_outlier_before_warm_up_ends() -> None:
     losses = RunningLoss(3.0)
     assert [losses.is_outlier(10.0**i) for i in range(WARM_UP)] == [False] * WARM_UP
 
 
-def test_the_first_losses_have_equal_weight() -> None:
+def test_first_losses_have_equal_weight() -> None:
     random = np.random.default_rng(0)
     seen = np.abs(random.standard_normal(AVERAGED_LOSSES)).tolist()
     low, high = (RunningLoss(3.0), RunningLoss(3.0))
@@ -49,7 +49,7 @@ def test_the_first_losses_have_equal_weight() -> None:
     assert high.is_outlier(limit * (1 + 1e-9))
 
 
-def test_an_enormous_loss_does_not_hide_the_next() -> None:
+def test_outlier_after_a_huge_loss_is_detected() -> None:
     losses = warmed_up()
     assert losses.is_outlier(1e30)
     assert losses.is_outlier(10.0)
@@ -57,7 +57,7 @@ def test_an_enormous_loss_does_not_hide_the_next() -> None:
 
 
 @pytest.mark.parametrize("level", [8.0, 1e12])
-def test_a_loss_that_has_risen_for_good_is_accepted_before_long(level: float) -> None:
+def test_permanently_higher_loss_is_accepted_after_a_while(level: float) -> None:
     losses = warmed_up()
     withheld = [losses.is_outlier(level) for _ in range(100)]
     assert withheld[0]
@@ -65,14 +65,14 @@ def test_a_loss_that_has_risen_for_good_is_accepted_before_long(level: float) ->
     assert not any(withheld[WARM_UP:])
 
 
-def test_losses_that_never_vary_are_no_trap() -> None:
+def test_change_after_constant_losses_is_accepted() -> None:
     losses = RunningLoss(3.0)
     for _ in range(WARM_UP):
         losses.is_outlier(0.0)
     assert sum(losses.is_outlier(1.0) for _ in range(100)) <= WARM_UP
 
 
-def test_a_loss_that_is_no_number_changes_nothing() -> None:
+def test_nan_loss_does_not_change_the_statistics() -> None:
     losses = warmed_up()
     for _ in range(2 * WARM_UP):
         assert not losses.is_outlier(math.nan)
@@ -80,7 +80,7 @@ def test_a_loss_that_is_no_number_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("loss", [math.inf, -math.inf, 1e200])
-def test_an_infinite_loss_is_an_outlier_and_not_taken_in_before_it_can_be_one(loss: float) -> None:
+def test_infinite_loss_never_enters_the_statistics(loss: float) -> None:
     losses = RunningLoss(3.0)
     assert not losses.is_outlier(loss)
     for i in range(WARM_UP):
@@ -90,7 +90,7 @@ def test_an_infinite_loss_is_an_outlier_and_not_taken_in_before_it_can_be_one(lo
     assert not losses.is_outlier(3.0)
 
 
-def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
+def test_outlier_gradient_is_discarded_but_its_steps_count() -> None:
     parameters_client = FakeParameters(np.zeros(2, np.float32))
     guarded = FilteredParameters(parameters_client, [LossOutliers(3.0)])
     parameters_client.register(Registration("x"))
@@ -124,7 +124,7 @@ class Remembering(GradientFilter):
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_filters_are_reset_after_a_roll_back(later: bool) -> None:
+def test_filters_are_reset_after_a_rollback(later: bool) -> None:
     parameters_client, remembering = FakeParameters(np.zeros(2, np.float32)), Remembering()
     filtered = FilteredParameters(parameters_client, [remembering])
     parameters_client.register(Registration("x"))

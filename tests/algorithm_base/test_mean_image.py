@@ -50,7 +50,7 @@ def inputs_of(agent: Any) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("name", ["da3c", "async_q"])
-def test_a_network_sees_how_images_differ_from_those_before(name: str) -> None:
+def test_network_input_is_the_difference_from_the_mean(name: str) -> None:
     agent, _ = agent_with(name)
     agent.reset(frames(100, 200))
     assert inputs_of(agent) == [[100, 100], [200, 200]], "nothing is known yet"
@@ -60,14 +60,14 @@ def test_a_network_sees_how_images_differ_from_those_before(name: str) -> None:
     assert inputs_of(agent) == [[-25, 0], [75, 0]]
 
 
-def test_what_nobody_acted_on_does_not_count() -> None:
+def test_void_frames_do_not_change_the_mean() -> None:
     agent, _ = agent_with()
     agent.reset(frames(100, 200))
     agent.step(step(frames(0, 0), first=(1,)))
     assert inputs_of(agent)[0] == [0, -100], "the second environment's first frame was void"
 
 
-def test_the_mean_is_that_of_all_workers_and_stays_once_it_is_made() -> None:
+def test_mean_of_all_workers_is_fixed_once_complete() -> None:
     agent, parameters_client = agent_with(seen=MEAN_IMAGE_FRAMES, episode_len=1)
     for _ in range(3):
         agent.reset(frames(100, 200))
@@ -77,7 +77,7 @@ def test_the_mean_is_that_of_all_workers_and_stays_once_it_is_made() -> None:
     assert parameters_client.statistics[IMAGE].count == MEAN_IMAGE_FRAMES
 
 
-def test_frames_go_out_with_pushes_until_there_are_enough() -> None:
+def test_frames_are_pushed_until_the_mean_is_complete() -> None:
     agent, parameters_client = agent_with(seen=MEAN_IMAGE_FRAMES - 3, episode_len=1)
     agent.reset(frames(100, 200))
     for _ in range(4):
@@ -86,7 +86,7 @@ def test_frames_go_out_with_pushes_until_there_are_enough() -> None:
     assert [push.statistics[IMAGE].count if push.statistics else 0 for push in parameters_client.pushes] == [2, 2, 0, 0]
 
 
-def test_an_agent_that_only_acts_gathers_nothing() -> None:
+def test_exploit_agent_sends_no_frames() -> None:
     agent, parameters_client = agent_with(exploit=True)
     agent.reset(frames(100, 200))
     agent.step(step(frames(150, 250)))
@@ -94,13 +94,13 @@ def test_an_agent_that_only_acts_gathers_nothing() -> None:
     assert parameters_client.statistics[IMAGE].count == 0
 
 
-def test_only_images_have_one() -> None:
+def test_only_images_have_a_mean_image() -> None:
     assert normalized_statistics(SPACE, True, None, mean_image=True) == {IMAGE: 4}
     assert normalized_statistics(Box(0, 255, (3, 2, 2), "uint8"), False, None, mean_image=True) == {IMAGE: 12}
     assert IMAGE not in normalized_statistics(Box(-1, 1, (3,)), True, None, mean_image=True)
 
 
-def test_images_of_too_many_numbers_are_refused_with_the_key() -> None:
+def test_too_large_mean_image_is_refused_with_the_key() -> None:
     algorithm = load_algorithm("da3c", Path())
     config = algorithm.configure({"path": "da3c", "subtract_mean_image": True})
     sentence = algorithm.Agent.refusal(config, Box(0, 255, (210, 160, 3), "uint8"), Discrete(2))

@@ -43,7 +43,7 @@ def test_streams_are_used_if_heads_share_convolutions(
         assert spec == plain
 
 
-def test_streams_count_among_the_parameters_that_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_count_towards_the_parameter_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     size = network_for(NetworkConfig(), IMAGE, HEADS, None).layout().size
     monkeypatch.setattr("relaax.algorithm_base.network.MAX_PARAMETERS", size)
     assert network_refusal(NetworkConfig(), IMAGE, HEADS, None) is None

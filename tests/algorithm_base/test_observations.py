@@ -19,20 +19,20 @@ def test_vectors_pass_through_as_float32() -> None:
     assert encoder.shape == (4,)
 
 
-def test_a_choice_is_one_hot() -> None:
+def test_discrete_observation_is_one_hot() -> None:
     encoder = ObservationEncoder(Discrete(3, start=-1), 3, 4)
     assert encoder.reset([np.array([-1, 0, 1])]).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     assert encoder.shape == (3,)
 
 
-def test_rows_that_mean_nothing_do_no_harm() -> None:
+def test_invalid_values_in_unused_rows_are_accepted() -> None:
     # Final observations of environments whose episodes go on may hold anything.
     encoder = ObservationEncoder(Discrete(3, start=100), 2, 4)
     assert encoder.peek([np.array([102, 0])]).tolist() == [[0, 0, 1], [0, 0, 0]]
     assert encoder.peek([np.array([-(2**63), 2**63 - 1])]).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
-def test_parts_stand_side_by_side_in_the_order_of_the_space() -> None:
+def test_parts_are_concatenated_in_the_order_of_the_space() -> None:
     space = Dict({"b": Discrete(2), "a": Box(shape=(2,)), "c": Tuple([MultiBinary(2), Box(shape=(), dtype=np.int32)])})
     leaves = [
         np.array([[1, 2], [3, 4]], np.float32),
@@ -45,7 +45,7 @@ def test_parts_stand_side_by_side_in_the_order_of_the_space() -> None:
     assert encoder.shape == input_shape(space, 4) == (7,)
 
 
-def test_pictures_beside_other_parts_are_scaled() -> None:
+def test_only_large_uint8_parts_are_scaled() -> None:
     space = Tuple([Box(0, 255, (16, 16), np.uint8), Box(0, 255, (7, 7), np.uint8), Box(0, 255, (2,), np.uint8)])
     encoder = ObservationEncoder(space, 1, 4)
     inputs = encoder.reset([np.full((1, *element.shape), 51, np.uint8) for element in space.elements()])
@@ -88,11 +88,11 @@ def test_channels_and_history_share_an_axis() -> None:
     ],
     ids=str,
 )
-def test_what_an_image_is(space: Space, image: bool) -> None:
+def test_is_image_requires_a_uint8_box_of_2_or_3_axes(space: Space, image: bool) -> None:
     assert is_image(space) == image
 
 
-def test_refusals_name_the_part() -> None:
+def test_unsupported_part_is_named() -> None:
     assert input_refusal(Tuple([Box(shape=(2,)), Discrete(10_000), MultiBinary(3)])) is None
     sentence = input_refusal(Dict({"a": Box(shape=(2,)), "b": MultiDiscrete([3, 4])}))
     assert sentence is not None
@@ -100,7 +100,7 @@ def test_refusals_name_the_part() -> None:
     assert "at most 10000" in (input_refusal(Discrete(10_001)) or "")
 
 
-def test_what_float32_cannot_hold_is_cut_to_what_it_can() -> None:
+def test_values_beyond_float32_are_clamped() -> None:
     encoder = ObservationEncoder(Box(shape=(3,), dtype="float64"), 1, 1)
     inputs = encoder.reset([np.array([[1e300, -1e300, 0.5]])])
     largest = np.finfo(np.float32).max
@@ -117,7 +117,7 @@ def seen(camera: int, speed: float, turn: int) -> list[np.ndarray]:
     return [pixels, np.array([[speed, -speed]], np.float32), np.array([turn])]
 
 
-def test_an_image_comes_before_the_numbers_beside_it_and_only_it_has_a_history() -> None:
+def test_image_precedes_numbers_and_only_it_has_history() -> None:
     encoder = ObservationEncoder(BESIDE, 1, 2, image=0)
     assert encoder.shape == input_shape(BESIDE, 2, 0) == (12,)
     first = encoder.reset(seen(10, 0.5, 0))
@@ -133,6 +133,6 @@ def test_an_image_comes_before_the_numbers_beside_it_and_only_it_has_a_history()
     np.testing.assert_allclose(pushed[0, :8] * 255, [10, 20, 11, 21] * 2, rtol=1e-6)  # memory of its own
 
 
-def test_an_image_may_be_all_there_is() -> None:
+def test_image_may_be_the_only_part() -> None:
     encoder = ObservationEncoder(Tuple([Box(False, True, (1, 1, 2), np.bool_)]), 1, 2, image=0)
     assert encoder.reset([np.array([[[[True, False]]]])]).tolist() == [[1, 1, 0, 0]]

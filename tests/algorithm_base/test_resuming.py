@@ -41,20 +41,20 @@ def differences(there: ConfigBase, here: ConfigBase) -> list[str]:
     return [str(changed) for changed in changed_keys(there.model_description(), here)]
 
 
-def test_what_nobody_declares_is_fixed() -> None:
+def test_undeclared_key_is_fixed() -> None:
     found = rules(Parent)
     assert found["undeclared"] is found["history"] is found["layer.width"] is found["optional"] is Resume.FIXED
     assert found["rate"] is found["layer.name"] is found["layers"] is Resume.FREE
 
 
-def test_a_key_that_is_declared_anew_keeps_its_parents_rule_unless_it_has_one() -> None:
+def test_redeclared_key_inherits_the_rule_of_its_parent() -> None:
     found = rules(Child)
     assert found["rate"] is Resume.FREE
     assert found["history"] is Resume.FIXED
     assert found["undeclared"] is Resume.FREE
 
 
-def test_every_difference_in_a_fixed_key_is_named_with_both_values() -> None:
+def test_changed_fixed_keys_are_reported_with_both_values() -> None:
     there = Parent(path="x", rate=3.0, history=4, layer=Layer(width=3, name="a"), optional=Layer())
     here = Parent(path="y", rate=4.0, history=2, layer=Layer(width=7, name="b"), seed=9, optimizer="adam")
     assert differences(there, here) == [
@@ -65,7 +65,7 @@ def test_every_difference_in_a_fixed_key_is_named_with_both_values() -> None:
     ]
 
 
-def test_what_an_older_checkpoint_has_no_word_of_is_compared_by_its_default() -> None:
+def test_key_missing_in_checkpoint_is_compared_by_default() -> None:
     assert changed_keys({}, Parent(path="x")) == []
     assert changed_keys({"layer": None, "history": 4}, Parent(path="x")) == []
     assert [str(changed) for changed in changed_keys({"layer": {}}, Parent(path="x", layer=Layer(width=7)))] == [
@@ -73,18 +73,18 @@ def test_what_an_older_checkpoint_has_no_word_of_is_compared_by_its_default() ->
     ]
 
 
-def test_what_is_no_key_any_more_is_not_compared() -> None:
+def test_removed_key_is_not_compared() -> None:
     assert changed_keys({"gone": 3, "layer": {"gone": 1}}, Parent(path="x")) == []
 
 
-def test_secrets_are_neither_kept_nor_compared_nor_told() -> None:
+def test_secrets_are_not_compared() -> None:
     assert differences(Parent(path="x", api_token="one"), Parent(path="x", api_token="two")) == []
     there = Parent(path="x").model_description() | {"api_token": "(hidden)"}
     assert changed_keys(there, Parent(path="x", api_token="two")) == []
 
 
 @pytest.mark.parametrize("name", bundled_names("algorithms"))
-def test_every_key_of_the_bundled_algorithms_says_what_it_may_do(name: str) -> None:
+def test_every_bundled_key_declares_its_resume_rule(name: str) -> None:
     config = load_config(name, bundled_folder("algorithms"))
     declared = {
         key
@@ -95,7 +95,7 @@ def test_every_key_of_the_bundled_algorithms_says_what_it_may_do(name: str) -> N
     assert set(config.model_fields) - declared == set()
 
 
-def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> None:
+def test_keys_that_define_parameters_and_slots_are_fixed() -> None:
     fixed = {key for key, rule in rules(load_config("da3c_cont", bundled_folder("algorithms"))).items()
              if rule is Resume.FIXED}  # fmt: skip
     assert fixed == {
@@ -105,7 +105,7 @@ def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> 
     }  # fmt: skip
 
 
-def test_a_configuration_of_a_file_reads_the_same() -> None:
+def test_configuration_read_from_a_file_compares_equal() -> None:
     config = load_config("da3c", bundled_folder("algorithms"))
     there = config.model_validate(
         {"path": "da3c", "network": {"convolutions": [{"filters": 1, "kernel": 2, "stride": 3}]}}

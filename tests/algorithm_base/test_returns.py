@@ -19,17 +19,17 @@ def test_rewards_and_bootstrap_are_discounted() -> None:
     assert returns(column(1, 2, 4), column(0.5, 0.5, 0.5), 8.0) == [4.0, 6.0, 8.0]
 
 
-def test_nothing_comes_after_an_end() -> None:
+def test_return_stops_at_the_end_of_an_episode() -> None:
     # The episode ends with the second action:  R2 = 4 + 0.5 * 8 = 8;  R1 = 2;  R0 = 1 + 0.5 * 2 = 2.
     assert returns(column(1, 2, 4), column(0.5, 0.0, 0.5), 8.0) == [2.0, 2.0, 8.0]
 
 
-def test_an_end_at_the_last_step_takes_no_bootstrap() -> None:
+def test_end_at_the_last_step_ignores_the_bootstrap() -> None:
     # R2 = 4;  R1 = 2 + 0.5 * 4 = 4;  R0 = 1 + 0.5 * 4 = 3.
     assert returns(column(1, 2, 4), column(0.5, 0.5, 0.0), 1e6) == [3.0, 4.0, 4.0]
 
 
-def test_one_step() -> None:
+def test_return_of_one_step() -> None:
     assert returns(column(-1), column(0.25), 8.0) == [1.0]  # -1 + 0.25 * 8
 
 
@@ -42,14 +42,14 @@ def test_environments_do_not_mix() -> None:
     assert found.dtype == np.float32
 
 
-def test_arguments_are_left_alone() -> None:
+def test_returns_do_not_modify_their_arguments() -> None:
     rewards, discounts, bootstrap = column(1, 2), column(0.5, 0.5), np.array([4], np.float32)
     n_step_returns(rewards, discounts, bootstrap)
     assert (rewards.tolist(), discounts.tolist(), bootstrap.tolist()) == ([[1], [2]], [[0.5], [0.5]], [4])
 
 
 @pytest.mark.parametrize(("discounts", "bootstrap"), [((3, 1), (2,)), ((2, 2), (2,)), ((2, 1), (1, 1)), ((2, 1), ())])
-def test_shapes_that_do_not_fit_are_refused(discounts: tuple[int, ...], bootstrap: tuple[int, ...]) -> None:
+def test_mismatched_shapes_are_refused(discounts: tuple[int, ...], bootstrap: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"shapes \[T, N\], \[T, N\] and \[N\], not \(2, 1\)"):
         n_step_returns(column(1, 2), np.ones(discounts, np.float32), np.ones(bootstrap, np.float32))
 
@@ -69,25 +69,25 @@ def test_advantages_by_hand() -> None:
     assert found == [1.6875, 2.75, 5.0]
 
 
-def test_advantages_with_an_end_inside() -> None:
+def test_advantages_stop_at_the_end_of_an_episode() -> None:
     # The episode ends with the second action.  deltas: 1 + 1 - 1 = 1;  2 - 2 = 0;  4 + 4 - 3 = 5.
     # A2 = 5;  A1 = 0, neither the next value nor the next advantage counts;  A0 = 1 + 0.25 * 0 = 1.
     found = advantages(column(1, 2, 4), column(0.5, 0.0, 0.5), column(1, 2, 3), 8.0, 0.5)
     assert found == [1.0, 0.0, 5.0]
 
 
-def test_lambda_0_is_the_error_of_one_step() -> None:
+def test_lambda_0_gives_the_one_step_error() -> None:
     found = advantages(column(1, 2, 4), column(0.5, 0.5, 0.5), column(1, 2, 3), 8.0, 0.0)
     assert found == [1.0, 1.5, 5.0]
 
 
-def test_lambda_1_is_the_return_minus_the_value() -> None:
+def test_lambda_1_gives_return_minus_value() -> None:
     # Returns 4, 6, 8, as above.
     found = advantages(column(1, 2, 4), column(0.5, 0.5, 0.5), column(1, 2, 3), 8.0, 1.0)
     assert found == [3.0, 4.0, 5.0]
 
 
-def test_lambda_1_is_n_step_returns_minus_values_whatever_ends() -> None:
+def test_lambda_1_equals_n_step_returns_with_random_ends() -> None:
     rng = np.random.default_rng(4)
     rewards, values = rng.normal(size=(2, 20, 3)).astype(np.float32)
     discounts = np.where(rng.random((20, 3)) < 0.2, 0, 0.97).astype(np.float32)
@@ -96,7 +96,7 @@ def test_lambda_1_is_n_step_returns_minus_values_whatever_ends() -> None:
     np.testing.assert_allclose(found, n_step_returns(rewards, discounts, bootstrap) - values, atol=1e-5)
 
 
-def test_advantages_leave_their_arguments_alone() -> None:
+def test_advantages_do_not_modify_their_arguments() -> None:
     given = [column(1, 2), column(0.5, 0.5), column(3, 4), np.array([4], np.float32)]
     kept = [argument.copy() for argument in given]
     generalized_advantages(*given, 0.9)
@@ -111,7 +111,7 @@ def test_advantages_need_a_value_for_each_reward() -> None:
         generalized_advantages(column(1, 2), column(1, 1), column(1, 2), np.ones(2, np.float32), 1.0)
 
 
-def test_the_order_of_memory_makes_no_difference() -> None:
+def test_fortran_order_gives_the_same_advantages() -> None:
     rewards, discounts, values = np.random.default_rng(3).random((3, 4, 2), np.float32)
     bootstrap = np.ones(2, np.float32)
     expected = generalized_advantages(rewards, discounts, values, bootstrap, 0.9)

@@ -55,45 +55,45 @@ def test_returns_by_hand() -> None:
     assert made.mask.tolist() == [[1, 1], [1, 1]]
 
 
-def test_what_was_seen_and_done_is_kept_in_order() -> None:
+def test_observations_and_actions_keep_their_order() -> None:
     made = play([step([0, 0]), step([0, 0])])
     assert made.inputs[..., 0].tolist() == [[0, 0], [1, 1]]
     assert made.actions.tolist() == [[0, 10], [1, 11]]
 
 
-def test_terminated_is_worth_its_reward() -> None:
+def test_target_of_a_terminated_step_is_its_reward() -> None:
     made = play([step([1, 2], terminated=[0]), step([3, 4], terminated=[1])])
     # left: R0 = 1, R1 = 3 + 8/2;  right: R1 = 4, R0 = 2 + 4/2.
     assert made.targets.tolist() == [[1.0, 4.0], [7.0, 4.0]]
 
 
-def test_truncated_adds_the_value_of_the_final_observation_once() -> None:
+def test_truncated_step_adds_value_of_final_observation() -> None:
     finals = [np.array([100, 20], np.float32), None]
     made = play([step([1, 2], truncated=[1]), step([3, 4])], finals)
     # right: R0 = 2 + 20/2, whatever comes later;  left goes on: R0 = 1 + (3 + 8/2)/2.
     assert made.targets.tolist() == [[4.5, 12.0], [7.0, 8.0]]
 
 
-def test_truncated_at_the_last_step_takes_its_own_value_not_the_bootstrap() -> None:
+def test_truncated_last_step_ignores_the_bootstrap() -> None:
     finals = [None, np.array([20, 100], np.float32)]
     made = play([step([1, 2]), step([3, 4], truncated=[0])], finals)
     # left: R1 = 3 + 20/2 = 13, R0 = 1 + 13/2.
     assert made.targets.tolist() == [[7.5, 6.0], [13.0, 8.0]]
 
 
-def test_terminated_and_truncated_is_terminated() -> None:
+def test_terminated_takes_precedence_over_truncated() -> None:
     made = play([step([1, 2], terminated=[0], truncated=[0])], finals=[EVERYWHERE_8])
     assert made.targets.tolist() == [[1.0, 6.0]]
 
 
-def test_a_void_transition_is_masked_and_worth_nothing() -> None:
+def test_void_transition_is_masked_with_target_zero() -> None:
     made = play([step([1, 2], terminated=[0]), step([1e38, 4], first=[0])])
     # right: R1 = 4 + 8/2 = 8, R0 = 2 + 8/2.
     assert made.targets.tolist() == [[1.0, 6.0], [0.0, 8.0]]
     assert made.mask.tolist() == [[1, 1], [0, 1]]
 
 
-def test_advantages_are_what_the_values_did_not_expect() -> None:
+def test_advantages_are_targets_minus_values() -> None:
     made = rollout()
     fill(made, [step([1, 2]), step([3, 4])], value=2.0)  # values [2, 2], then [3, 1]
     batch = learned(made)
@@ -101,7 +101,7 @@ def test_advantages_are_what_the_values_did_not_expect() -> None:
     assert batch.advantages.tolist() == [[2.5, 4.0], [4.0, 7.0]]
 
 
-def test_lambda_trusts_the_values() -> None:
+def test_lambda_below_1_uses_the_values() -> None:
     steps = [step([1, 2], terminated=[1]), step([3, 4])]
     made = rollout()
     fill(made, steps, value=2.0)
@@ -113,13 +113,13 @@ def test_lambda_trusts_the_values() -> None:
     assert learned(made, 0.0).advantages.tolist() == [[0.5, 0.0], [4.0, 7.0]]
 
 
-def test_the_state_is_that_before_the_first_step() -> None:
+def test_batch_has_the_state_before_its_first_step() -> None:
     batch = play([step([0, 0]), step([0, 0], terminated=[1])])
     assert batch.state.tolist() == [[5.0, 5.0], [5.0, 5.0]]
     assert batch.restart.tolist() == [[True, False], [False, True]]
 
 
-def test_a_rollout_is_filled_anew() -> None:
+def test_rollout_can_be_filled_again() -> None:
     made = rollout()
     fill(made, [step([1, 2], terminated=[0]), step([3, 4], first=[0])])
     learned(made)
@@ -141,7 +141,7 @@ def act(made: Rollout, seen: float, done: int, value: float) -> None:
     )
 
 
-def test_what_was_acted_on_before_the_batch_ends_it_and_begins_the_next() -> None:
+def test_row_acted_on_early_begins_the_next_rollout() -> None:
     made = rollout(1)
     act(made, 1, 10, 0)
     assert made.row == 0
@@ -166,7 +166,7 @@ def test_what_was_acted_on_before_the_batch_ends_it_and_begins_the_next() -> Non
     assert batch.advantages.tolist() == [[2.0, 1.0]]  # 5 - 3, and half of 6 - 4
 
 
-def test_a_weight_is_that_of_one_rollout() -> None:
+def test_clear_discards_the_importance_weight() -> None:
     made = rollout(1)
     act(made, 1, 10, 0)
     made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
@@ -179,7 +179,7 @@ def test_a_weight_is_that_of_one_rollout() -> None:
     assert made.batch(EVERYWHERE_8, 1.0).advantages.tolist() == [[5.0, 6.0]]
 
 
-def test_what_was_cleared_is_not_learned() -> None:
+def test_cleared_steps_are_not_in_the_batch() -> None:
     made = rollout()
     made.act(np.zeros((2, 1), np.float32), np.zeros(2, np.int32), EVERYWHERE_8, np.zeros((2, 2)), np.ones(2, np.bool_))
     made.outcome(step([100, 100]), np.array([100.0, 100.0]), GAMMA, None)

@@ -9,7 +9,7 @@ def mask(*flags: int) -> np.ndarray:
     return np.array(flags, np.bool_)
 
 
-def test_what_ended_and_what_counted() -> None:
+def test_ended_and_env_steps_follow_the_masks() -> None:
     step = StepResult(np.zeros(4), [np.zeros((4, 2))], mask(1, 0, 0, 0), mask(0, 1, 0, 0), mask(0, 0, 1, 0))
     assert step.ended.tolist() == [True, True, False, False]
     assert step.env_steps == 3
@@ -17,7 +17,7 @@ def test_what_ended_and_what_counted() -> None:
     assert step.final_observations is None
 
 
-def test_a_step_in_which_nothing_is_marked_is_plain_and_shares_its_masks() -> None:
+def test_step_without_marks_is_plain_and_shares_its_masks() -> None:
     none = mask(0, 0)
     step = StepResult(np.zeros(2), [np.zeros((2, 2))], none, none, none)
     assert step.plain

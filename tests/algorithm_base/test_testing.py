@@ -52,7 +52,7 @@ def pulled(**options: Any) -> FakeParameters:
     return parameters_client
 
 
-def test_a_bridge_applies_gradients() -> None:
+def test_fake_parameters_apply_gradients() -> None:
     parameters_client = registered(learning_rate=0.5)
     before = parameters_client.pull()
     pushed = parameters_client.push(np.array([2, -4], np.float32), 7)
@@ -64,7 +64,7 @@ def test_a_bridge_applies_gradients() -> None:
     assert parameters_client.pushes[0].base is before
 
 
-def test_a_bridge_counts_staleness_and_steps() -> None:
+def test_fake_parameters_count_staleness_and_steps() -> None:
     parameters_client = pulled()
     parameters_client.publish(TWO)
     parameters_client.publish(TWO)
@@ -74,12 +74,12 @@ def test_a_bridge_counts_staleness_and_steps() -> None:
     assert parameters_client.global_step == 7
 
 
-def test_an_unchanged_model_is_the_same_object() -> None:
+def test_pull_of_an_unchanged_model_returns_the_same_object() -> None:
     parameters_client = registered()
     assert parameters_client.pull() is parameters_client.pull()
 
 
-def test_discarded_gradients_count_their_steps_only() -> None:
+def test_discarded_gradient_counts_only_its_steps() -> None:
     parameters_client = pulled()
     parameters_client.discard.append("stale")
     pushed = parameters_client.push(TWO, 3)
@@ -91,7 +91,7 @@ def test_discarded_gradients_count_their_steps_only() -> None:
     assert pushed.pulled.parameters.tolist() == [1.0, 2.0]
 
 
-def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
+def test_statistics_are_merged_by_the_push() -> None:
     parameters_client = registered(statistics={"a": 1})
     before = parameters_client.pull()
     assert before.statistics["a"].count == 0
@@ -111,7 +111,7 @@ def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
     assert parameters_client.pull().statistics["a"].count == parameters_client.statistics["a"].count == 4
 
 
-def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
+def test_new_incarnation_has_only_statistics_of_the_lost_push() -> None:
     parameters_client = pulled(statistics={"a": 1})
     parameters_client.metrics.statistic("a", Moments.of([[1], [3]]))
     parameters_client.push(TWO, 1)
@@ -120,7 +120,7 @@ def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
     assert parameters_client.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
 
 
-def test_the_target_network_is_renewed_by_the_push_that_completes_an_interval() -> None:
+def test_target_is_refreshed_after_an_interval_of_frames() -> None:
     parameters_client = registered(target=TargetInterval(frames=10), frame_skip=2)
     first = parameters_client.pull()
     assert first.target is not None
@@ -144,7 +144,7 @@ def test_the_target_network_is_renewed_by_the_push_that_completes_an_interval() 
     )
 
 
-def test_the_target_network_is_renewed_by_updates_of_all() -> None:
+def test_target_is_refreshed_by_updates_of_all_workers() -> None:
     parameters_client = registered(target=TargetInterval(updates=2))
     first = parameters_client.pull()
     parameters_client.push(TWO, 100)
@@ -155,14 +155,14 @@ def test_the_target_network_is_renewed_by_updates_of_all() -> None:
     assert parameters_client.push(TWO, 1).pulled.target.tolist() == [1, 2]
 
 
-def test_who_only_acts_and_who_declares_none_has_no_target_network() -> None:
+def test_target_is_missing_in_exploit_mode_or_if_undeclared() -> None:
     acts = registered(exploit=True, target=TargetInterval(updates=1))
     assert acts.pull().target is None
     acts.publish(TWO)
     assert (acts.pull().target, pulled().pull().target) == (None, None)
 
 
-def test_training_ends() -> None:
+def test_calls_after_the_last_step_raise_training_ended() -> None:
     parameters_client = pulled(max_global_step=5)
     parameters_client.push(TWO, 5)
     for call in (parameters_client.pull, lambda: parameters_client.push(TWO, 1)):
@@ -213,12 +213,12 @@ def write_to_parameters(parameters_client: FakeParameters) -> None:
         (call_after_close, "flush after close"),
     ],
 )
-def test_a_bridge_holds_to_the_contract(act: Callable[[FakeParameters], None], sentence: str) -> None:
+def test_invalid_call_breaks_the_contract(act: Callable[[FakeParameters], None], sentence: str) -> None:
     with pytest.raises(ContractBroken, match=sentence):
         act(pulled(statistics={"b": 2}))
 
 
-def test_calls_out_of_order() -> None:
+def test_calls_out_of_order_break_the_contract() -> None:
     with pytest.raises(ContractBroken, match="pull before register"):
         FakeParameters(TWO).pull()
     with pytest.raises(ContractBroken, match="push before the first pull"):
@@ -247,7 +247,7 @@ def test_calls_out_of_order() -> None:
     ],
     ids=str,
 )
-def test_samples_are_in_their_space(space: Space) -> None:
+def test_samples_are_within_their_space(space: Space) -> None:
     world = RandomEnvironments(Box(), space, 50)  # checks actions with the protocol's own checks
     world.step(sample(space, 50, np.random.default_rng(0)))
 
@@ -260,14 +260,14 @@ def test_samples_reach_both_ends() -> None:
 @pytest.mark.parametrize(
     "actions", [np.array([0, 2]), np.array([-1, 0]), np.array([0]), np.array([0.0, 1.0]), np.array([0, 1], np.int32)]
 )
-def test_actions_outside_of_the_space_break_the_contract(actions: np.ndarray) -> None:
+def test_actions_outside_the_space_break_the_contract(actions: np.ndarray) -> None:
     world = RandomEnvironments(Box(), Discrete(2), 2)
     world.reset()
     with pytest.raises(ContractBroken, match="action"):
         world.step([actions])
 
 
-def test_random_environments_end_episodes_in_both_ways() -> None:
+def test_random_environments_terminate_and_truncate_episodes() -> None:
     world = RandomEnvironments(Box(shape=(2,)), Discrete(2), 2, next_step=[True, False], end_probability=0.4)
     world.reset()
     seen = {"terminated": 0, "truncated": 0, "first": 0}
@@ -510,7 +510,7 @@ class Float64Parameters(ParameterServer):
         (GathersRewards, "test_agent_records_every_declared_statistic"),
     ],
 )
-def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
+def test_agent_that_breaks_a_rule_fails_compliance(broken: Any, test: str) -> None:
     is_agent = issubclass(broken, Agent)
 
     class Broken(TestAnAgentThatKeepsTheContract):
@@ -531,7 +531,7 @@ def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
         (GathersNothing, "test_agent_records_every_declared_statistic"),
     ],
 )
-def test_who_gathers_what_does_not_count_is_caught(broken: type[Agent], test: str) -> None:
+def test_agent_that_records_wrong_statistics_fails_compliance(broken: type[Agent], test: str) -> None:
     class Broken(TestAnAgentThatGathersStatistics):
         __test__ = False
         algorithm = algorithm_of("broken", Path(__file__), Config, broken, DeclaresRewards)

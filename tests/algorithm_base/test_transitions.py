@@ -130,7 +130,7 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 
 @pytest.mark.parametrize(("steps", "groups"), [(1, 1), (5, 2)])
 @pytest.mark.parametrize(("space", "history"), [(VECTOR, 4), (GREY, 4), (COLOUR, 3), (PLANES, 1)])
-def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
+def test_transitions_match_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
     replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)
     wanted = [transition for oracle in oracles for transition in oracle.found]
     state = state_of(replay.table, 1 << 20)
@@ -163,7 +163,7 @@ def key(observation: np.ndarray) -> bytes:
     return observation.tobytes()
 
 
-def test_each_frame_is_kept_once() -> None:
+def test_each_frame_is_stored_once() -> None:
     replay, _, oracles = lived(GREY, 4, 3, 2, 300, seed=1)
     transitions = sum(len(oracle.found) for oracle in oracles)
     assert replay.table.frames < 1.4 * transitions, "a frame each, and those at ends of episodes of six steps"
@@ -180,7 +180,7 @@ class Recorder(ReplayWriter):
         self.insertions.append(insertion)
 
 
-def test_no_insertion_names_a_frame_before_those_that_come_with_it() -> None:
+def test_insertions_refer_only_to_their_own_frames() -> None:
     writer = Recorder(2)
     layout = ObservationLayout(GREY, 4)
     transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
@@ -215,6 +215,6 @@ def test_no_insertion_names_a_frame_before_those_that_come_with_it() -> None:
                 np.testing.assert_array_equal(before.frames[-shared:], frames[:shared])  # type: ignore[index]
 
 
-def test_errors_beyond_all_bounds_are_priorities_all_the_same() -> None:
+def test_infinite_and_nan_errors_give_finite_priorities() -> None:
     errors = np.array([-2, 0, np.inf, -np.inf, np.nan], np.float32)
     assert priorities_of(errors, 0.5).tolist() == [2.5, 0.5, 1e30 + 0.5, 1e30 + 0.5, 0.5]

@@ -18,7 +18,7 @@ def test_squared_errors_by_hand() -> None:
     assert (loss.tolist(), slope.tolist()) == ([9, 0.25], [-6, 1])
 
 
-def test_hubers_loss_by_hand() -> None:
+def test_huber_loss_by_hand() -> None:
     loss, slope = huber(f32(-3, -0.5, 0, 1, 4))
     assert loss.tolist() == [2.5, 0.125, 0, 0.5, 3.5]
     assert slope.tolist() == [-1, -0.5, 0, 1, 1]
@@ -28,7 +28,7 @@ def loss_of(errors: Errors = "squared", dueling: bool = False) -> ValueLoss:
     return ValueLoss(ActionValues(2, dueling), errors, np.array([1, 0]), f32(4, 2), f32(0.5, 1))
 
 
-def test_only_the_actions_that_were_taken_are_moved() -> None:
+def test_only_taken_actions_have_a_derivative() -> None:
     loss = loss_of()
     # Q(s, a) - y: 1 - 4 = -3 with weight 1/2, and 7 - 2 = 5.
     by_outputs = loss({"q": f32([9, 1], [7, 9])}, EVERYTHING)
@@ -41,11 +41,11 @@ def test_only_the_actions_that_were_taken_are_moved() -> None:
     }
 
 
-def test_large_errors_pull_no_harder_with_hubers_loss() -> None:
+def test_huber_loss_bounds_the_derivative() -> None:
     assert loss_of("huber")({"q": f32([9, 1], [7, 9])}, EVERYTHING)["q"].tolist() == [[0, -0.5], [1, 0]]
 
 
-def test_examples_may_come_in_parts() -> None:
+def test_loss_in_parts_equals_the_whole() -> None:
     whole, parts = loss_of(), loss_of()
     outputs = f32([9, 1], [7, 9])
     expected = whole({"q": outputs}, EVERYTHING)["q"]
@@ -54,7 +54,7 @@ def test_examples_may_come_in_parts() -> None:
     assert parts.means == whole.means
 
 
-def test_a_void_example_counts_nothing() -> None:
+def test_void_example_has_no_derivative() -> None:
     loss = ValueLoss(ActionValues(2), "squared", np.array([1, 0]), f32(4, 2), f32(0, 1))
     assert loss({"q": f32([9, 1], [7, 9])}, EVERYTHING)["q"].tolist() == [[0, 0], [10, 0]]
     assert loss.means["loss"] == 25

@@ -24,12 +24,12 @@ def test_greedy_values_are_the_largest() -> None:
     assert greedy_values(Q).tolist() == [[5, 4], [-1, 7]]
 
 
-def test_double_estimates_choose_by_the_one_and_value_by_the_other() -> None:
+def test_double_estimates_select_online_and_value_by_target() -> None:
     # The online network prefers 0, 1 and 0, 1; the target network says that they are worth 1, 2 and -3, 7.
     assert greedy_values(Q, ONLINE).tolist() == [[1, 2], [-3, 7]]
 
 
-def test_one_step_of_q_learning_and_of_sarsa() -> None:
+def test_one_step_targets_of_q_learning_and_sarsa() -> None:
     rewards, discounts = f32([1, 2], [3, 4]), f32([0.5, 0.5], [0.5, 0])
     assert one_step_targets(rewards, discounts, greedy_values(Q)).tolist() == [[3.5, 4], [2.5, 4]]
     taken = np.array([[0, 1], [1, 0]])
@@ -50,29 +50,29 @@ def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
     return one.tolist(), n_step_returns(rewards, discounts, f32(32, 32, 32)).tolist()
 
 
-def test_terminated_and_truncated_are_told_apart() -> None:
+def test_terminated_and_truncated_have_different_targets() -> None:
     one, several = targets(terminated=[0], truncated=[1])
     assert one == [1, 51, 5], "nothing follows; the final observation's value does; the next observation's does"
     # The second step: 10 + 32 / 2 = 26, whatever ended before it. The first: 1; 1 + 100 / 2; 1 + 26 / 2.
     assert several == [[1, 51, 14], [26, 26, 26]]
 
 
-def test_what_is_both_terminated_and_truncated_terminated() -> None:
+def test_terminated_takes_precedence_over_truncated() -> None:
     one, several = targets(terminated=[1], truncated=[1])
     assert one == [5, 1, 5]
     assert several[0] == [14, 1, 14]
 
 
-def test_void_steps_lead_nowhere() -> None:
+def test_target_of_a_void_step_is_zero() -> None:
     assert targets(first=[2])[0] == [5, 5, 0]
 
 
 @pytest.mark.parametrize("wrong", [lambda: values_of(Q, np.array([0, 1])), lambda: greedy_values(Q, ONLINE[0])])
-def test_shapes_must_fit(wrong: object) -> None:
+def test_mismatched_value_shapes_are_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="must have"):
         wrong()  # type: ignore[operator]
 
 
-def test_one_step_shapes_must_fit() -> None:
+def test_mismatched_one_step_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(2,\), \(2, 1\)"):
         one_step_targets(f32(1, 2), f32([1], [2]), f32(1, 2))

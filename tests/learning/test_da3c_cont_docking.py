@@ -27,22 +27,22 @@ def cost_after(updates: int, hidden: bool = False, **keys: Any) -> float:
     return -mean_reward(judge(DA3C_CONT, section, world, 64, parameters_client), world, 100)
 
 
-def test_feed_forward() -> None:
+def test_feed_forward_learns_to_dock() -> None:
     assert cost_after(400, lstm=False) < 0.02
 
 
-def test_whole_episodes() -> None:
+def test_whole_episodes_learn_to_dock() -> None:
     assert cost_after(600, lstm=False, whole_episodes=True) < 0.025
 
 
-def test_an_lstm_remembers_what_was_seen_and_done() -> None:
+def test_lstm_docks_with_a_hidden_position() -> None:
     assert cost_after(500, hidden=True) < 0.03
 
 
-def test_feed_forward_does_not() -> None:
+def test_feed_forward_cannot_dock_with_a_hidden_position() -> None:
     assert cost_after(400, hidden=True, lstm=False) > 0.05
 
 
-def test_nothing_is_learned_where_observations_are_as_they_come() -> None:
+def test_docking_is_not_learned_without_normalisation() -> None:
     """500 + 20 x: without normalisation a tanh is saturated, so the tests above would not pass."""
     assert cost_after(400, lstm=False, normalize_observations=False) > 0.1

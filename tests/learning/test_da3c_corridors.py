@@ -37,13 +37,13 @@ def trained(updates: int, **keys: Any) -> list[int]:
     return greedy_actions(DA3C, config, parameters_client.parameters)
 
 
-def test_the_best_policy_is_found() -> None:
+def test_best_policy_is_found() -> None:
     actions = trained(1500)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
 
 
-def test_what_is_learned_follows_from_the_discount() -> None:
+def test_other_discount_learns_another_policy() -> None:
     """The test above would not pass by chance, nor whatever is learned."""
     actions = trained(500, rewards_gamma=1.0)
     assert set(actions) == {WALK}

@@ -25,10 +25,10 @@ def reward_after(updates: int, **keys: Any) -> float:
     return mean_reward(judge(DA3C, section, world, 64, parameters_client), world, 100)
 
 
-def test_an_lstm_remembers() -> None:
+def test_lstm_learns_to_recall() -> None:
     assert reward_after(600, lstm=True) > 0.22
 
 
-def test_feed_forward_guesses() -> None:
+def test_feed_forward_only_guesses() -> None:
     """The test above would not pass without a memory. Half of 1 in 4 steps, with a standard deviation of 0.003."""
     assert 0.1 < reward_after(300) < 0.15

@@ -30,7 +30,7 @@ def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CameraAndSpeed, CameraAndRoom])
-def test_an_image_and_what_is_beside_it_are_both_seen(kind: type[Signs]) -> None:
+def test_image_and_other_parts_are_both_used(kind: type[Signs]) -> None:
     """Half of it is what either alone is worth."""
     assert reward_after(kind, 300, **IMAGE) > 0.95
 

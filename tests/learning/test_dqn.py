@@ -19,7 +19,7 @@ pytestmark = pytest.mark.checks(
 DQN = Path(__file__).with_name("dqn.py")
 
 
-def test_it_is_one_short_file() -> None:
+def test_dqn_has_at_most_150_lines() -> None:
     assert len(DQN.read_text().splitlines()) <= 150
 
 
@@ -33,7 +33,7 @@ class TestDqn(AgentCompliance):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_solves_cartpole(runs: Runs, short: bool, tmp_path: Path) -> None:
+def test_dqn_solves_cartpole(runs: Runs, short: bool, tmp_path: Path) -> None:
     """Random play returns 20."""
     document = {
         "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 1, "envs-per-client": 4},

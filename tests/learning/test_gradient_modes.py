@@ -41,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
         ),
     ),
 )
-def test_the_best_policy_is_found(way: str) -> None:
+def test_best_policy_is_found(way: str) -> None:
     steps = 2 * UPDATES // WORKERS  # an update of a worker takes two
     section = {
         "episode_len": 2,

@@ -53,7 +53,7 @@ def work(config: Any, address: str, world: Corridors) -> None:
 
 
 @pytest.mark.skipif(not SUPPORTED, reason="the system has no memory that can be handed over")
-def test_the_best_policy_is_found() -> None:
+def test_best_policy_is_found() -> None:
     config = DA3C.configure(SECTION)
     failures: list[BaseException] = []
 

@@ -32,7 +32,7 @@ def trained(configuration: str, env_steps: int, target: float, **keys: Any) -> f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("configuration", ["gorila_gym_cartpole", "apex_gym_cartpole"])
-def test_it_learns(configuration: str) -> None:
+def test_replay_methods_learn_cartpole(configuration: str) -> None:
     """Random play returns 20."""
     assert trained(configuration, 30_000, 150) >= 150
 
@@ -42,8 +42,8 @@ def test_it_learns(configuration: str) -> None:
 @pytest.mark.parametrize(
     "configuration", ["gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "apex_gym_cartpole"]
 )
-def test_it_balances_to_the_end(configuration: str, short: bool) -> None:
+def test_replay_methods_solve_cartpole(configuration: str, short: bool) -> None:
     if short and configuration != "gorila_distributed_gym_cartpole":
-        pytest.skip("the long form; test_it_learns trains with the same settings")
+        pytest.skip("the long form; test_replay_methods_learn_cartpole trains with the same settings")
     target = 250 if short else 475
     assert trained(configuration, 200_000, target) >= target

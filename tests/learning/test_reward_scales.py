@@ -67,7 +67,7 @@ class Match:
     ),
 )
 @pytest.mark.parametrize("name", OWN_KEYS)
-def test_it_learns_whatever_the_scale(name: str, scale: float) -> None:
+def test_learning_does_not_depend_on_the_reward_scale(name: str, scale: float) -> None:
     algorithm = load_algorithm(name, Path())
     section = KEYS | OWN_KEYS[name]
     config = algorithm.configure({"path": name} | section)

@@ -46,7 +46,7 @@ VARIANTS = {
 @pytest.mark.timeout(300)
 @checks
 @pytest.mark.parametrize("config", VARIANTS)
-def test_its_configuration_learns(runs: Runs, short: bool, config: str) -> None:
+def test_variant_configuration_learns(runs: Runs, short: bool, config: str) -> None:
     easy, hard = VARIANTS[config]
     run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
     assert run.running.wait(280) == 0, run.running.report()
@@ -65,7 +65,7 @@ GREEDY = {
 @pytest.mark.timeout(300)
 @checks
 @pytest.mark.parametrize("config", GREEDY)
-def test_what_it_values_most_is_what_to_do(runs: Runs, short: bool, config: str) -> None:
+def test_greedy_actions_reach_the_target_evaluation(runs: Runs, short: bool, config: str) -> None:
     easy, hard = GREEDY[config]
     options = "--target-evaluation", str(easy if short else hard), "--seed", "5", "--no-progress"
     run = runs.start(*options, config=config)
@@ -87,7 +87,7 @@ UNTUNED = {
 @pytest.mark.timeout(300)
 @checks
 @pytest.mark.parametrize("name", UNTUNED)
-def test_the_defaults_learn_what_nobody_tuned(runs: Runs, short: bool, tmp_path: Path, name: str) -> None:
+def test_defaults_learn_untuned_environments(runs: Runs, short: bool, tmp_path: Path, name: str) -> None:
     easy, hard = UNTUNED[name]
     config = tmp_path / "untuned.yaml"
     run_section = {"environment": "OpenAI_Gym", "name": name}

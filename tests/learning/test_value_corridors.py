@@ -75,7 +75,7 @@ DUELING = {"dueling": True, "errors": "huber"}
         *CHECKS,
     ),
 )
-def test_the_best_policy_is_found(name: str, keys: dict[str, Any]) -> None:
+def test_best_policy_is_found(name: str, keys: dict[str, Any]) -> None:
     actions = trained(name, 2000, **keys)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
@@ -84,7 +84,7 @@ def test_the_best_policy_is_found(name: str, keys: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.checks(*CHECKS)
 @pytest.mark.parametrize("keys", [{"learner": "separate"}, {"prioritized": True, "double": True, "dueling": True}])
-def test_gorila_finds_it_in_other_forms(keys: dict[str, Any]) -> None:
+def test_gorila_variants_find_the_best_policy(keys: dict[str, Any]) -> None:
     actions = trained("gorila", 2000, **keys)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
@@ -93,14 +93,14 @@ def test_gorila_finds_it_in_other_forms(keys: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.checks(*CHECKS)
 @pytest.mark.parametrize("name", ["async_q", "n_step_q"])
-def test_double_estimates_find_it_too(name: str) -> None:
+def test_double_estimates_find_the_best_policy(name: str) -> None:
     actions = trained(name, 2000, double=True)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
 
 
 @pytest.mark.parametrize("name", ["n_step_q", "gorila"])
-def test_what_is_learned_follows_from_the_discount(name: str) -> None:
+def test_other_discount_learns_another_policy(name: str) -> None:
     """The test above would not pass by chance, nor whatever is learned."""
     actions = trained(name, 1500, rewards_gamma=1.0)
     assert set(actions) == {WALK}

@@ -42,7 +42,7 @@ def nothing(count: int) -> list[np.ndarray]:
     return [np.zeros((count, 2), np.float32)]
 
 
-def test_exploration_begins_with_the_first_epsilon() -> None:
+def test_exploration_begins_with_the_initial_epsilon() -> None:
     agent, _ = agent_with([0.0, 1.0], 8000)
     assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.5, abs=0.02)
     agent, _ = agent_with([0.0, 1.0], 8000, initial_epsilon=0.2)
@@ -66,7 +66,7 @@ def test_each_actor_has_its_own_final_epsilon() -> None:
     assert mean == pytest.approx(0.9035, abs=0.02)
 
 
-def test_exploit_is_greedy_unless_it_is_told_otherwise() -> None:
+def test_exploit_is_greedy_unless_configured_otherwise() -> None:
     agent, parameters_client = agent_with([0.0, 2.0, 1.0], 8000, exploit=True)
     assert set(agent.reset(nothing(8000))[0].tolist()) == {1}
     assert parameters_client.scalars == []
@@ -74,7 +74,7 @@ def test_exploit_is_greedy_unless_it_is_told_otherwise() -> None:
     assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.9, abs=0.02)
 
 
-def test_two_connections_draw_epsilons_of_their_own() -> None:
+def test_two_connections_draw_separate_epsilons() -> None:
     config = ASYNC_Q.configure(LINEAR | {"exploration_frames": 0, "update_interval": 1})
 
     def epsilon(first_actor: int) -> float:
@@ -89,14 +89,14 @@ def test_two_connections_draw_epsilons_of_their_own() -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_held_out_states_are_worth_what_their_best_actions_are() -> None:
+def test_value_of_held_out_states_is_that_of_best_actions() -> None:
     agent, parameters_client = agent_with([0.5, 2.0, 1.0], 4, held_out_states=3, update_interval=2, max_global_step=1)
     live(agent, RandomEnvironments(VECTOR, Discrete(3), 4), 20)
     seen = [value for name, value in parameters_client.scalars if name == "q/held_out"]
     assert seen == [pytest.approx(2.0, abs=0.1)], "now and then, not with every update"
 
 
-def test_held_out_states_are_normalised_when_they_are_looked_at() -> None:
+def test_held_out_states_are_normalised_at_evaluation() -> None:
     space = Box(0, 100, shape=(1,))
     config = ASYNC_Q.configure(LINEAR | {"normalize_observations": True, "held_out_states": 2, "update_interval": 8})
     server = ASYNC_Q.ParameterServer(config, space, Discrete(2))
@@ -119,12 +119,12 @@ def test_held_out_states_are_normalised_when_they_are_looked_at() -> None:
         ({"target_intervall": 5}, "target_interval"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], sentence: str) -> None:
+def test_contradictory_keys_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         ASYNC_Q.configure(LINEAR | keys)
 
 
-def test_sarsa_explores_after_what_was_cut_off() -> None:
+def test_sarsa_samples_the_action_after_a_truncated_episode() -> None:
     """The action that would have been taken there is drawn: half of them are not the best."""
     algorithm, n = load_algorithm("async_sarsa", Path()), 4000
     keys = {"path": "async_sarsa", "update_interval": 1, "rewards_gamma": 0.5}
@@ -141,18 +141,18 @@ def test_sarsa_explores_after_what_was_cut_off() -> None:
     assert dict(parameters_client.scalars)["loss"] == pytest.approx(0.375, abs=0.02)
 
 
-def test_sarsa_chooses_no_action_for_a_target() -> None:
+def test_sarsa_refuses_double_estimates() -> None:
     with pytest.raises(ConfigurationError, match="double"):
         load_algorithm("async_sarsa", Path()).configure({"path": "async_sarsa", "double": True})
 
 
-def test_refusals_name_the_algorithm_and_the_space() -> None:
+def test_refusal_names_the_algorithm_and_the_space() -> None:
     sentence = N_STEP_Q.Agent.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, MultiDiscrete([2, 3]))
     assert sentence is not None
     assert sentence.startswith("n_step_q cannot handle the action space MultiDiscrete([2, 3])")
 
 
-def test_a_policy_graph_has_the_head_that_decides() -> None:
+def test_policy_graph_names_the_head_of_actions() -> None:
     for dueling, head in ((False, "q"), (True, "advantage")):
         config = ASYNC_Q.configure(LINEAR | {"dueling": dueling})
         agent, _ = make_agent(ASYNC_Q, config, VECTOR, Discrete(3, start=5), exploit=True)

@@ -87,7 +87,7 @@ class TestNStepWithAnLstm(AgentCompliance):
     action_space = Discrete(3)
 
 
-def test_several_choices_are_for_da3c() -> None:
+def test_refusal_of_several_choices_suggests_da3c() -> None:
     for space in (MultiDiscrete([2, 3]), MultiBinary(2)):
         refused = N_STEP_Q.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, space)
         assert refused is not None

@@ -90,7 +90,7 @@ def following(name: str, scene: Scene, t: int, i: int) -> float:
 
 
 @pytest.mark.parametrize("name", ONE_STEP)
-def test_one_step_targets_are_those_of_the_target_network(name: str) -> None:
+def test_one_step_targets_use_the_target_network(name: str) -> None:
     scene = Scene(name, 3, epsilon=0.5)
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -109,7 +109,7 @@ def test_one_step_targets_are_those_of_the_target_network(name: str) -> None:
     assert scene.parameters_client.pushes[0].env_steps == 6
 
 
-def test_n_step_targets_reach_to_the_end_of_the_rollout() -> None:
+def test_n_step_targets_extend_to_the_end_of_the_rollout() -> None:
     scene = Scene("n_step_q", 3, epsilon=0.5)
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -125,7 +125,7 @@ def test_n_step_targets_reach_to_the_end_of_the_rollout() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_terminated_expects_nothing_truncated_expects_what_was_cut_off(name: str) -> None:
+def test_only_truncated_episodes_bootstrap_the_final_value(name: str) -> None:
     scene = Scene(name, 2)
     scene.reset(O[0])
     scene.step([1, -2], O[1], terminated=[0], truncated=[1], final=F)
@@ -148,7 +148,7 @@ def test_terminated_expects_nothing_truncated_expects_what_was_cut_off(name: str
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_void_transitions_count_nothing(name: str) -> None:
+def test_void_transitions_are_ignored(name: str) -> None:
     scene = Scene(name, 3, environments=1)
     scene.reset(O[0][:1])
     scene.step([1], O[1][:1], terminated=[0], final=O[1][:1])  # NEXT_STEP: the observation is the final one
@@ -161,7 +161,7 @@ def test_void_transitions_count_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["async_q", "n_step_q"])
-def test_double_estimates_are_chosen_by_the_online_network(name: str) -> None:
+def test_double_estimates_select_by_the_online_network(name: str) -> None:
     scene = Scene(name, 1, double=True)
     scene.reset(O[0])
     # The networks disagree on what is best in environment 0's next observation and in environment 1's final one.
@@ -174,7 +174,7 @@ def test_double_estimates_are_chosen_by_the_online_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_last_row_of_a_rollout_is_the_first_of_the_next(name: str) -> None:
+def test_last_row_of_a_rollout_begins_the_next(name: str) -> None:
     scene = Scene(name, 1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1])
@@ -185,7 +185,7 @@ def test_the_last_row_of_a_rollout_is_the_first_of_the_next(name: str) -> None:
     assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
 
 
-def test_the_target_network_stays_until_it_is_refreshed() -> None:
+def test_target_network_is_constant_until_its_refresh() -> None:
     scene = Scene("async_q", 1, environments=1, refresh=3)
     scene.reset(O[0][:1])
     for t in range(3):
@@ -197,7 +197,7 @@ def test_the_target_network_stays_until_it_is_refreshed() -> None:
         scene.expect(t, [(O[t][0], scene.actions[t][0], target)], environments=1)
 
 
-def test_what_is_reported_beside_a_push() -> None:
+def test_push_records_loss_and_gradient_norm() -> None:
     scene = Scene("async_q", 1, environments=1, epsilon=0.25)
     scene.reset(O[0][:1])
     scene.step([2.0], O[1][:1])

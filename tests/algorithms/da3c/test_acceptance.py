@@ -13,7 +13,7 @@ from relaax.optim.optimizers import RMSProp
 FILE = Path(__file__).resolve().parents[2] / "data" / "da3c_ale_boxing.yaml"
 
 
-def test_sections_of_the_servers() -> None:
+def test_sections_of_the_servers_are_read() -> None:
     configuration = load_configuration(FILE)
     server, rlx = configuration.parameter_server, configuration.rlx_server
     assert (server.bind, server.checkpoint_dir) == ("localhost:7000", "checkpoints/boxing_a3c")
@@ -21,7 +21,7 @@ def test_sections_of_the_servers() -> None:
     assert (rlx.bind, rlx.parameter_server, rlx.log_level) == ("localhost:7001", ["localhost:7000"], "WARNING")
 
 
-def test_the_algorithm_is_found_and_its_numbers_are_numbers() -> None:
+def test_algorithm_is_found_and_numbers_have_their_types() -> None:
     configuration = load_configuration(FILE)
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     assert algorithm.name == "da3c"
@@ -42,7 +42,7 @@ def test_the_algorithm_is_found_and_its_numbers_are_numbers() -> None:
     assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=0.1)
 
 
-def test_defaults_are_those_of_the_paper_but_for_what_makes_untuned_environments_learn() -> None:
+def test_defaults_are_those_of_the_paper_except_documented() -> None:
     config = load_algorithm("da3c", Path()).configure({"path": "da3c"})
     assert config.initial_learning_rate == 7e-4
     assert config.anneal_learning_rate is True
@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_paper_but_for_what_makes_untuned_environments
     assert config.normalize_rewards == "auto"
 
 
-def test_the_game_it_was_written_for_is_accepted() -> None:
+def test_spaces_of_the_ale_game_are_accepted() -> None:
     configuration = load_configuration(FILE)
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     config = algorithm.configure(configuration.algorithm)
@@ -60,6 +60,6 @@ def test_the_game_it_was_written_for_is_accepted() -> None:
     assert algorithm.Agent.refusal(config, screen, Discrete(18)) is None
 
 
-def test_what_is_new_changes_nothing_that_was() -> None:
+def test_defaults_of_added_keys_keep_the_original_algorithm() -> None:
     config = load_algorithm("da3c", Path()).configure({"path": "da3c"})
     assert (config.lstm, config.network.lstm_size, config.gae_lambda, config.sync_interval) == (False, 256, 1.0, 1)

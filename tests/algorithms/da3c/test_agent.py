@@ -33,7 +33,7 @@ def preferring(action_logits: list[float]) -> np.ndarray:
 LINEAR: dict[str, Any] = {"network": {"dense": [], "separate": False}}
 
 
-def test_actions_are_sampled_as_the_policy_says() -> None:
+def test_actions_are_sampled_from_the_policy() -> None:
     # softmax([log 3, 0]) = [3/4, 1/4]; over 8000 samples the standard deviation is 0.005.
     agent, _ = agent_with(preferring([np.log(3.0), 0.0]), environments=8000, keys=LINEAR)
     (actions,) = agent.reset([np.zeros((8000, 2), np.float32)])
@@ -41,7 +41,7 @@ def test_actions_are_sampled_as_the_policy_says() -> None:
     assert actions.dtype == np.int64
 
 
-def test_every_actor_draws_numbers_of_its_own() -> None:
+def test_each_actor_draws_different_numbers() -> None:
     drawn = []
     for first_actor in (0, 0, 1):
         agent, _ = agent_with(preferring([0.0, 0.0]), environments=100, first_actor=first_actor, keys=LINEAR)
@@ -63,14 +63,14 @@ def test_exploit_takes_the_most_probable_action() -> None:
     assert parameters_client.scalars == []
 
 
-def test_exploit_may_be_asked_to_sample() -> None:
+def test_exploit_samples_without_greedy_exploit() -> None:
     agent, _ = agent_with(
         preferring([0.0, 0.0]), environments=50, exploit=True, keys=LINEAR | {"greedy_exploit": False}
     )
     assert set(agent.reset([np.zeros((50, 2), np.float32)])[0].tolist()) == {0, 1}
 
 
-def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exploit_pulls_parameters_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, parameters_client = agent_with(preferring([1.0, 0.0]), exploit=True, keys=LINEAR)
     world = RandomEnvironments(VECTOR, Discrete(2), 1)
     actions = agent.reset(world.reset())
@@ -82,7 +82,7 @@ def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (actions[0].tolist(), parameters_client.pulls) == ([1], 2)
 
 
-def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
+def test_agent_does_not_keep_or_change_its_arguments() -> None:
     """The worker may use its buffers again."""
     pushed = []
     for spoil in (False, True):
@@ -106,7 +106,7 @@ def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
     np.testing.assert_allclose(pushed[0], pushed[1], rtol=1e-4, atol=1e-6)
 
 
-def test_actions_once_returned_never_change() -> None:
+def test_returned_actions_never_change() -> None:
     agent, _ = agent_with(environments=4)
     world = RandomEnvironments(VECTOR, Discrete(2), 4)
     actions = agent.reset(world.reset())
@@ -117,7 +117,7 @@ def test_actions_once_returned_never_change() -> None:
         actions = following
 
 
-def test_one_environment_and_many_learn_the_same() -> None:
+def test_gradient_is_a_mean_over_environments() -> None:
     """The gradient is a mean over environments: two that see the same push what one of them would."""
     gradients = []
     for n in (1, 2):

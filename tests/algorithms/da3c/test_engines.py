@@ -145,7 +145,7 @@ CHECKS = ("relaax/nn", "relaax/algorithm_base", "algorithms/da3c", "algorithms/_
         *CHECKS,
     ),
 )
-def test_the_host_finds_tensorflows_gradient(case: str, clipping: float | None) -> None:
+def test_host_gradient_equals_the_tensorflow_gradient(case: str, clipping: float | None) -> None:
     space, policy, keys = CASES[case]
     keys = keys | {"RMSProp": {"gradient_norm_clipping": clipping}}
     batch = batch_of(spec_of(space, policy, **keys), policy, 5, 3)
@@ -155,7 +155,7 @@ def test_the_host_finds_tensorflows_gradient(case: str, clipping: float | None) 
 
 @pytest.mark.parametrize("rows", [[], [0], [4], [1, 2], [0, 1, 2, 3, 4], [4, 0, 2]])
 @pytest.mark.parametrize("case", ["vector", "image"])
-def test_it_makes_no_difference_what_was_kept(case: str, rows: list[int]) -> None:
+def test_kept_rows_do_not_change_the_gradient(case: str, rows: list[int]) -> None:
     space, policy, keys = CASES[case]
     spec = spec_of(space, policy, **keys)
     model = made(HostEngine, space, policy, (5, 3), **keys)
@@ -173,7 +173,7 @@ def test_it_makes_no_difference_what_was_kept(case: str, rows: list[int]) -> Non
     close(model.gradient(another), made(HostEngine, space, policy, (5, 3), **keys).gradient(another))
 
 
-def test_what_was_kept_with_other_parameters_is_computed_anew() -> None:
+def test_rows_kept_with_old_parameters_are_recomputed() -> None:
     model, spec = made(HostEngine, VECTOR, shape=(5, 3), **DENSE), spec_of(VECTOR, **DENSE)
     batch = batch_of(spec, POLICY, 5, 3)
     for row in range(5):
@@ -185,7 +185,7 @@ def test_what_was_kept_with_other_parameters_is_computed_anew() -> None:
     close(model.gradient(batch), reference.gradient(batch))
 
 
-def test_a_row_behind_the_batch_takes_nothing_from_the_others() -> None:
+def test_row_after_the_batch_does_not_evict_kept_rows() -> None:
     """If the environments step before the gradient, what begins the next rollout was acted on already."""
     model, spec = made(HostEngine, VECTOR, shape=(5, 3), **DENSE), spec_of(VECTOR, **DENSE)
     batch = batch_of(spec, POLICY, 5, 3)
@@ -197,7 +197,7 @@ def test_a_row_behind_the_batch_takes_nothing_from_the_others() -> None:
     assert forwards.examples == 0
 
 
-def test_numbers_of_environments_and_steps_may_vary() -> None:
+def test_batch_shapes_may_vary() -> None:
     model, spec = made(HostEngine, VECTOR, shape=(None, None), **DENSE), spec_of(VECTOR, **DENSE)
     reference = made(HostEngine, VECTOR, shape=(None, None), **DENSE)
     for steps, environments in [(3, 4), (1, 1), (700, 1), (3, 2), (90, 7)]:
@@ -208,7 +208,7 @@ def test_numbers_of_environments_and_steps_may_vary() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 4, 8])
-def test_a_batch_is_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+def test_batch_larger_than_one_part_gives_the_same_gradient(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
     """Parts that begin within a row, and rows for which there is no room."""
     space, policy, keys = CASES["image"]
     spec = spec_of(space, policy, **keys)
@@ -223,7 +223,7 @@ def test_a_batch_is_learned_from_in_parts(monkeypatch: pytest.MonkeyPatch, kept:
     close(model.gradient(batch), expected)
 
 
-def test_gradients_and_outputs_once_given_never_change() -> None:
+def test_returned_gradients_and_outputs_never_change() -> None:
     model, spec = made(HostEngine, VECTOR, shape=(5, 3), **DENSE), spec_of(VECTOR, **DENSE)
     given = []
     for seed in range(12):
@@ -234,7 +234,7 @@ def test_gradients_and_outputs_once_given_never_change() -> None:
         np.testing.assert_array_equal(array, copy)
 
 
-def test_what_is_not_finite_is_no_warning_and_does_not_vanish() -> None:
+def test_nan_reaches_the_gradient_without_a_warning() -> None:
     model, spec = made(HostEngine, VECTOR, **DENSE), spec_of(VECTOR, **DENSE)
     batch = batch_of(spec, POLICY, 5, 3)
     batch.advantages[2, 1] = np.nan
@@ -245,7 +245,7 @@ def test_what_is_not_finite_is_no_warning_and_does_not_vanish() -> None:
 
 @pytest.mark.parametrize("lstm", [False, True])
 @pytest.mark.parametrize("space", [VECTOR, SMALL_IMAGE], ids=["vector", "image"])
-def test_on_a_cpu_tensorflow_is_not_needed(monkeypatch: pytest.MonkeyPatch, space: Box, lstm: bool) -> None:
+def test_training_on_a_cpu_does_not_call_tensorflow(monkeypatch: pytest.MonkeyPatch, space: Box, lstm: bool) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("TensorFlow was called")
 
@@ -263,7 +263,7 @@ def test_on_a_cpu_tensorflow_is_not_needed(monkeypatch: pytest.MonkeyPatch, spac
     assert len(parameters_client.pushes) == 2
 
 
-def test_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_is_used_only_for_images_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for gpu in (False, True):
         monkeypatch.setattr(engines, "computes_on_gpu", lambda gpu=gpu: gpu)
         for space, lstm in ((VECTOR, False), (VECTOR, True), (IMAGE, False), (IMAGE, True)):
@@ -277,7 +277,7 @@ def test_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "case", ["spherical", "image", "bits, lstm", "lstm, separate", "lstm, numbers beside an image"]
 )
-def test_all_act_alike(case: str) -> None:
+def test_all_engines_return_the_same_outputs(case: str) -> None:
     space, policy, keys = CASES[case]
     spec = spec_of(space, policy, **keys)
     state = np.random.default_rng(5).normal(size=(50, spec.state_size)).astype(np.float32)
@@ -296,7 +296,7 @@ def test_all_act_alike(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["lstm", "lstm, separate", "lstm, numbers beside an image"])
-def test_steps_that_were_acted_on_are_those_of_the_rollout(case: str) -> None:
+def test_lstm_rows_are_reused_only_if_all_are_kept(case: str) -> None:
     """What an LSTM computed when it acted serves the gradient: all rows, or none."""
     space, policy, keys = CASES[case]
     spec = spec_of(space, policy, **keys)
@@ -313,7 +313,7 @@ def test_steps_that_were_acted_on_are_those_of_the_rollout(case: str) -> None:
         assert forwards.examples == (0 if rows == 5 else 15)
 
 
-def test_no_length_of_a_batch_is_traced_again() -> None:
+def test_batch_shapes_do_not_retrace_tensorflow() -> None:
     space, policy, keys = CASES["lstm, image"]
     model, spec = made(TensorFlowEngine, space, policy, **keys), spec_of(space, policy, **keys)
     for steps, environments in [(3, 2), (1, 1), (7, 2), (2, 5)]:
@@ -323,7 +323,7 @@ def test_no_length_of_a_batch_is_traced_again() -> None:
     assert model.engine._forward.experimental_get_tracing_count() == 1
 
 
-def test_tensorflow_acts_on_the_newest_parameters_too() -> None:
+def test_tensorflow_acts_by_the_newest_parameters() -> None:
     model, spec = made(TensorFlowEngine), spec_of()
     inputs = inputs_of(spec, 2)
     before, _ = model.act(inputs, no_state(2))

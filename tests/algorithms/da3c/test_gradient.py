@@ -78,7 +78,7 @@ def value(theta: np.ndarray, observation: np.ndarray) -> float:
     return float(NETWORK(theta.astype(np.float64), observation[None].astype(np.float64))[1][0])
 
 
-def test_a_rollout_without_an_end() -> None:
+def test_gradient_of_a_rollout_without_an_end() -> None:
     scene = vector_scene(3)
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -96,7 +96,7 @@ def test_a_rollout_without_an_end() -> None:
     assert push.env_steps == 6
 
 
-def test_what_is_reported_beside_a_push() -> None:
+def test_push_records_loss_and_gradient_norm() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([2.0], O[1][:1])
@@ -114,7 +114,7 @@ def test_what_is_reported_beside_a_push() -> None:
     assert scene.parameters_client.pushes[0].loss == pytest.approx(whole)
 
 
-def test_terminated_expects_nothing_truncated_expects_what_was_cut_off() -> None:
+def test_only_truncated_episodes_bootstrap_the_final_value() -> None:
     scene = vector_scene(2)
     scene.reset(O[0])
     # Environment 0 is terminated, environment 1 truncated; both go on with new episodes.
@@ -132,7 +132,7 @@ def test_terminated_expects_nothing_truncated_expects_what_was_cut_off() -> None
 
 
 @pytest.mark.parametrize(("truncated", "rest"), [([], 0.0), ([0], 1.0)])
-def test_an_end_at_the_last_step_of_a_rollout(truncated: list[int], rest: float) -> None:
+def test_end_at_the_last_step_of_a_rollout(truncated: list[int], rest: float) -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1], terminated=[] if truncated else [0], truncated=truncated, final=F[:1])
@@ -143,7 +143,7 @@ def test_an_end_at_the_last_step_of_a_rollout(truncated: list[int], rest: float)
     )
 
 
-def test_terminated_wins_over_truncated() -> None:
+def test_terminated_takes_precedence_over_truncated() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1], terminated=[0], truncated=[0], final=F[:1])
@@ -153,7 +153,7 @@ def test_terminated_wins_over_truncated() -> None:
     )
 
 
-def test_void_transitions_count_nothing() -> None:
+def test_void_transitions_are_ignored() -> None:
     scene = vector_scene(3)
     scene.reset(O[0])
     scene.step([1, -2], O[1], terminated=[0], final=O[1])  # NEXT_STEP: the observation is the final one
@@ -173,7 +173,7 @@ def test_void_transitions_count_nothing() -> None:
     assert push.env_steps == 5
 
 
-def test_a_rollout_may_begin_with_a_void_transition() -> None:
+def test_rollout_may_begin_with_a_void_transition() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1], terminated=[0], final=O[1][:1])
@@ -183,7 +183,7 @@ def test_a_rollout_may_begin_with_a_void_transition() -> None:
     assert second is None or not second.any()
 
 
-def test_the_next_rollout_is_computed_on_what_the_push_brought() -> None:
+def test_next_rollout_uses_the_parameters_of_the_push() -> None:
     scene = vector_scene(1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1])
@@ -199,7 +199,7 @@ def test_the_next_rollout_is_computed_on_what_the_push_brought() -> None:
     assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
 
 
-def test_parameters_change_between_rollouts_only() -> None:
+def test_parameters_change_only_between_rollouts() -> None:
     scene = vector_scene(3)
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -222,7 +222,7 @@ def three_steps(scene: Scene) -> np.ndarray:
     return expected(NETWORK, scene.theta, examples, n=2)
 
 
-def test_a_reset_abandons_what_was_going_on() -> None:
+def test_reset_discards_the_current_rollout() -> None:
     scene = vector_scene(2, environments=1)
     scene.reset(O[5][:1])
     scene.step([100], O[6][:1])
@@ -237,7 +237,7 @@ def test_a_reset_abandons_what_was_going_on() -> None:
     assert scene.parameters_client.pushes[0].env_steps == 2
 
 
-def test_long_gradients_are_cut_to_the_norm() -> None:
+def test_gradient_above_the_norm_is_clipped() -> None:
     scene = vector_scene(3, RMSProp={"gradient_norm_clipping": 0.125})
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -250,7 +250,7 @@ def test_long_gradients_are_cut_to_the_norm() -> None:
     assert dict(scene.parameters_client.scalars)["gradient/norm"] == pytest.approx(np.linalg.norm(whole), rel=1e-3)
 
 
-def test_short_gradients_are_left_alone() -> None:
+def test_gradient_below_the_norm_is_unchanged() -> None:
     scene = vector_scene(3, RMSProp={"gradient_norm_clipping": 1000.0})
     scene.reset(O[0])
     scene.step([1, -2], O[1])
@@ -260,7 +260,7 @@ def test_short_gradients_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("clipping", "learned"), [(None, 5.0), (2.0, 2.0), ("auto", 5.0)])
-def test_rewards_of_vector_environments_are_cut_where_asked(clipping: Any, learned: float) -> None:
+def test_rewards_of_vectors_are_clipped_only_if_set(clipping: Any, learned: float) -> None:
     scene = vector_scene(1, reward_clipping=clipping)
     scene.reset(O[0])
     scene.step([5, -5], O[1])
@@ -271,7 +271,7 @@ def test_rewards_of_vector_environments_are_cut_where_asked(clipping: Any, learn
     close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
 
 
-def test_actions_may_begin_anywhere() -> None:
+def test_actions_may_start_at_any_number() -> None:
     scene = Scene(VECTOR, Discrete(2, start=-7), 2, 21, episode_len=1, **HIDDEN)
     scene.reset(O[0])
     scene.step([5, -5], O[1])
@@ -303,7 +303,7 @@ def stack(older: int, newer: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("keys", "network", "parameters"), NETWORKS)
-def test_frames_are_stacked_and_never_across_a_reset(keys: dict[str, Any], network: Forward, parameters: int) -> None:
+def test_frames_are_not_stacked_across_episodes(keys: dict[str, Any], network: Forward, parameters: int) -> None:
     scene = Scene(IMAGE, Discrete(2), 2, parameters, episode_len=3, history_len=2, **keys)
 
     def v(*shades: int) -> float:
@@ -331,7 +331,7 @@ def test_frames_are_stacked_and_never_across_a_reset(keys: dict[str, Any], netwo
 
 
 @pytest.mark.parametrize(("keys", "network", "parameters"), NETWORKS)
-def test_frames_of_episodes_that_begin_one_step_late(keys: dict[str, Any], network: Forward, parameters: int) -> None:
+def test_frames_of_next_step_episodes_are_stacked(keys: dict[str, Any], network: Forward, parameters: int) -> None:
     scene = Scene(IMAGE, Discrete(2), 1, parameters, episode_len=4, history_len=2, **keys)
 
     def v(*shades: int) -> float:
@@ -353,7 +353,7 @@ def test_frames_of_episodes_that_begin_one_step_late(keys: dict[str, Any], netwo
     assert scene.parameters_client.pushes[0].env_steps == 3
 
 
-def test_a_reset_forgets_the_frames() -> None:
+def test_reset_clears_the_frames() -> None:
     network = pixel_network(32, 2)
     scene = Scene(IMAGE, Discrete(2), 1, 99, episode_len=1, history_len=2, **FLAT)
     scene.reset(frame(255))

@@ -43,7 +43,7 @@ def batch(steps: int, environments: int, policy: Distribution, mask: Any = 1.0) 
     )
 
 
-def test_by_hand() -> None:
+def test_actor_critic_loss_by_hand() -> None:
     # One step of two environments, the second of which counts nothing. pi = [3/4, 1/4], the action is 1, A = 2, and
     # V = 1 where R = 4.
     policy = Categorical(2)
@@ -70,7 +70,7 @@ POLICIES = [Categorical(3), Gaussian(2), Gaussian(2, spherical=True), MultiCateg
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["choice", "numbers", "spherical", "choices", "bits"])
-def test_the_derivative_is_the_slope_of_what_is_reported(policy: Distribution) -> None:
+def test_derivative_is_the_slope_of_the_reported_loss(policy: Distribution) -> None:
     given = batch(3, 2, policy, [[1, 0], [1, 1], [0, 1]])
     rng = np.random.default_rng(5)
     heads = {**policy.heads, "value": 1}
@@ -94,7 +94,7 @@ def test_the_derivative_is_the_slope_of_what_is_reported(policy: Distribution) -
             assert found[head][index] == pytest.approx(slope, rel=2e-2, abs=2e-3)
 
 
-def test_parts_add_up() -> None:
+def test_loss_of_parts_equals_the_whole() -> None:
     policy = Categorical(3)
     given = batch(4, 2, policy)
     outputs = {
@@ -129,7 +129,7 @@ TERMS = {
 
 @pytest.mark.parametrize("kind", [HostEngine, TensorFlowEngine])
 @pytest.mark.parametrize("term", TERMS)
-def test_a_changed_term_changes_training(kind: type[Engine], term: str) -> None:
+def test_changed_loss_term_changes_the_gradient(kind: type[Engine], term: str) -> None:
     """The loss stands once: its text is changed, and every engine descends another one."""
     source, (before, after) = inspect.getsource(LOSS), TERMS[term]
     assert source.count(before) == 1

@@ -31,7 +31,7 @@ def left(s: Scene, *inputs: Any, theta: np.ndarray | None = None, memory: Any = 
 
 
 @pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])
-def test_episodes_that_end_inside_a_rollout(network: Network) -> None:
+def test_episodes_may_end_inside_a_rollout(network: Network) -> None:
     s = scene(network=network, episode_len=3)
     s.reset(O[0])
     s.step([1, -2], O[1])
@@ -52,7 +52,7 @@ def test_episodes_that_end_inside_a_rollout(network: Network) -> None:
     )
 
 
-def test_one_environment_forgets_and_the_other_does_not() -> None:
+def test_ended_episode_resets_only_its_own_state() -> None:
     s = scene(episode_len=2)
     s.reset(O[0])
     s.step([1, -2], O[1], terminated=[1], final=F)
@@ -68,7 +68,7 @@ def test_one_environment_forgets_and_the_other_does_not() -> None:
     )
 
 
-def test_memory_is_kept_over_rollouts_as_it_was_when_acting() -> None:
+def test_lstm_state_continues_across_rollouts() -> None:
     s = scene(1, episode_len=2)
     s.reset(O[0][:1])
     for t, reward in enumerate([1, -2, 3, 0.5]):
@@ -82,7 +82,7 @@ def test_memory_is_kept_over_rollouts_as_it_was_when_acting() -> None:
 
 
 @pytest.mark.parametrize("truncated", [False, True])
-def test_an_end_at_the_last_step_of_a_rollout(truncated: bool) -> None:
+def test_end_at_the_last_step_of_a_rollout(truncated: bool) -> None:
     s = scene(1, episode_len=2)
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
@@ -95,7 +95,7 @@ def test_an_end_at_the_last_step_of_a_rollout(truncated: bool) -> None:
     s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [2 + GAMMA * later, later])])
 
 
-def test_an_episode_that_begins_one_step_late_remembers_nothing() -> None:
+def test_next_step_episode_begins_with_a_zero_state() -> None:
     s = scene(1, episode_len=4)
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
@@ -113,7 +113,7 @@ def test_an_episode_that_begins_one_step_late_remembers_nothing() -> None:
     assert s.parameters_client.pushes[0].env_steps == 3
 
 
-def test_a_reset_forgets() -> None:
+def test_reset_clears_the_lstm_state() -> None:
     s = scene(1, episode_len=1)
     s.reset(O[5][:1])
     s.step([1], O[6][:1])
@@ -124,7 +124,7 @@ def test_a_reset_forgets() -> None:
 
 
 @pytest.mark.parametrize("network", [SHARED, FEED_FORWARD], ids=["lstm", "feed-forward"])
-def test_generalized_advantages(network: Network) -> None:
+def test_gae_lambda_gives_generalized_advantages(network: Network) -> None:
     s = scene(1, network=network, episode_len=3, gae_lambda=0.5)
     s.reset(O[0][:1])
     for t, reward in enumerate([1, -2, 3]):
@@ -138,7 +138,7 @@ def test_generalized_advantages(network: Network) -> None:
     s.expect(0, [Stretch(O[:3, 0], s.act(0, 0, 1, 2), targets, advantages=[a0, a1, a2])])
 
 
-def test_parameters_are_fetched_at_the_interval_that_is_set() -> None:
+def test_parameters_are_pulled_at_the_sync_interval() -> None:
     s = scene(1, episode_len=1, sync_interval=3)
     s.reset(O[0][:1])
     for t in range(7):
@@ -148,7 +148,7 @@ def test_parameters_are_fetched_at_the_interval_that_is_set() -> None:
     s.expect(2, [Stretch(O[2:3, 0], s.act(0, 2), [1 + GAMMA * s.value([O[2][0], O[3][0]], memory)], memory)])
 
 
-def test_a_roll_back_is_a_fetch() -> None:
+def test_rollback_pulls_parameters() -> None:
     s = scene(1, episode_len=1, sync_interval=2)
     s.parameters_client.discard.append("incarnation")
     s.reset(O[0][:1])

@@ -30,7 +30,7 @@ def scene(environments: int = 2, network: Network = FEED_FORWARD, **keys: Any) -
 
 @pytest.mark.parametrize("network", [FEED_FORWARD, LSTM], ids=["feed-forward", "lstm"])
 @pytest.mark.parametrize("unlikely", [False, True])
-def test_a_rollout_begins_with_an_action_of_the_parameters_before(network: Network, unlikely: bool) -> None:
+def test_first_action_of_a_rollout_is_importance_weighted(network: Network, unlikely: bool) -> None:
     s = scene(1, network, episode_len=2, seed=SEEDS[network.cells, unlikely])
     s.reset(O[0][:1])
     for t, reward in enumerate([1, -2, 3, 0.5, 4]):
@@ -58,7 +58,7 @@ def test_a_rollout_begins_with_an_action_of_the_parameters_before(network: Netwo
 
 
 @pytest.mark.parametrize("network", [FEED_FORWARD, LSTM], ids=["feed-forward", "lstm"])
-def test_where_nothing_is_learned_the_order_makes_no_difference(network: Network) -> None:
+def test_overlap_gives_equal_gradients_at_learning_rate_0(network: Network) -> None:
     """Ends of every kind, at every place of a rollout; parameters that are fetched, or kept for three rollouts."""
     pushed = []
     keys = {"episode_len": 3, "learning_rate": 0.0, "gae_lambda": 0.8}
@@ -74,7 +74,7 @@ def test_where_nothing_is_learned_the_order_makes_no_difference(network: Network
             np.testing.assert_allclose(push.gradient, reference.gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_an_end_at_the_last_step_of_a_rollout() -> None:
+def test_end_at_the_last_step_of_a_rollout() -> None:
     s = scene(episode_len=1, learning_rate=0.0)
     s.reset(O[0])
     s.step([3, 5], O[1], terminated=[0], truncated=[1], final=F)
@@ -83,7 +83,7 @@ def test_an_end_at_the_last_step_of_a_rollout() -> None:
     s.expect(1, [Stretch(O[1:2, i], s.act(i, 1), [r + GAMMA * s.value([O[2][i]])]) for i, r in enumerate([1, -2])])
 
 
-def test_actions_are_there_before_anything_is_pushed() -> None:
+def test_actions_are_returned_before_the_push() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1})
     agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
@@ -95,7 +95,7 @@ def test_actions_are_there_before_anything_is_pushed() -> None:
     assert len(parameters_client.pushes) == 1
 
 
-def test_what_nobody_asked_for_is_learned_before_the_next_step() -> None:
+def test_missing_learn_call_is_made_before_the_next_step() -> None:
     pushed = []
     for asked in (True, False):
         agent, parameters_client = make_agent(
@@ -111,7 +111,7 @@ def test_what_nobody_asked_for_is_learned_before_the_next_step() -> None:
     np.testing.assert_array_equal(pushed[0], pushed[1])
 
 
-def test_a_reset_abandons_what_was_begun_as_well() -> None:
+def test_reset_discards_the_first_row_of_the_next_rollout() -> None:
     s = scene(1, episode_len=2)
     s.reset(O[5][:1])
     s.step([100], O[6][:1])
@@ -125,7 +125,7 @@ def test_a_reset_abandons_what_was_begun_as_well() -> None:
     assert [push.env_steps for push in s.parameters_client.pushes] == [2, 2]
 
 
-def test_a_reset_abandons_a_rollout_that_was_not_learned_from() -> None:
+def test_reset_discards_a_full_rollout() -> None:
     agent, parameters_client = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 1}), VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
@@ -134,7 +134,7 @@ def test_a_reset_abandons_a_rollout_that_was_not_learned_from() -> None:
     assert parameters_client.pushes == []
 
 
-def test_in_the_papers_order_nothing_is_left_to_learn() -> None:
+def test_without_overlap_step_pushes_the_rollout() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1, "overlap": False})
     agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])

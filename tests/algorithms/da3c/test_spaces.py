@@ -39,14 +39,14 @@ def refusal(observation_space: Space, action_space: Space, **keys: Any) -> str |
     ],
     ids=str,
 )
-def test_what_it_can_handle(space: Space) -> None:
+def test_supported_spaces_are_accepted(space: Space) -> None:
     assert refusal(space, Discrete(3)) is None
 
 
 @pytest.mark.parametrize(
     "space", [Discrete(2, start=7), MultiDiscrete([2, 9]), MultiBinary(3), MultiBinary([2, 2])], ids=str
 )
-def test_the_actions_that_it_has_a_policy_for(space: Space) -> None:
+def test_supported_action_spaces_are_accepted(space: Space) -> None:
     assert refusal(VECTOR, space) is None
 
 
@@ -135,7 +135,7 @@ def test_the_actions_that_it_has_a_policy_for(space: Space) -> None:
         *("two images", "part of floats", "part with channels first"),
     ],
 )
-def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
+def test_refusal_names_the_space_and_the_reason(observation_space: Space, action_space: Space, sentence: str) -> None:
     assert refusal(observation_space, action_space) == sentence
 
 
@@ -163,11 +163,11 @@ FLAT, CONVOLUTIONS = {"flatten_images": True}, {"convolutions": [{"filters": 4, 
     ],
     ids=str,
 )
-def test_images_by_accident_are_refused(space: Space, network: dict[str, Any], handled: bool) -> None:
+def test_unsupported_shapes_of_images_are_refused(space: Space, network: dict[str, Any], handled: bool) -> None:
     assert (refusal(space, Discrete(3), network=network) is None) == handled
 
 
-def test_an_image_too_small_for_its_convolutions_may_have_its_channels_first() -> None:
+def test_too_small_channels_first_image_suggests_transposing() -> None:
     large = {"convolutions": [{"filters": 4, "kernel": 5, "stride": 1}]}
     said = refusal(Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), Discrete(3), network=large) or ""
     assert "an image of [3, 64, 256] is too small for convolution 0" in said
@@ -191,7 +191,7 @@ def parameters(space: Space, actions: int, **keys: Any) -> np.ndarray:
     return DA3C.ParameterServer(config, space, Discrete(actions)).initial_parameters(0)
 
 
-def test_the_network_follows_the_space() -> None:
+def test_network_size_follows_the_space() -> None:
     # 681,027 is counted in tests/nn/test_networks.py.
     assert parameters(ATARI, 18, history_len=1).size == 681_027 - 8 * 8 * 3 * 16
     # Two trunks of 4*64 + 64 + 64*64 + 64; then 64*2 + 2 for the policy and 64 + 1 for the value.
@@ -218,7 +218,7 @@ def image(*shape: int, dtype: Any = np.uint8) -> Space:
     ],
     ids=str,
 )
-def test_the_convolutions_follow_the_size_of_the_image(
+def test_convolutions_follow_the_size_of_the_image(
     space: Space, convolutions: list[tuple[int, ...]], features: int
 ) -> None:
     spec = actor_critic_network(DA3C.configure({"path": "da3c"}), space, Categorical(2))
@@ -253,7 +253,7 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
     ],
     ids=["beside", "one frame", "nothing beside", "planes", "flat", "small", "asked for", "two small"],
 )
-def test_an_image_among_several_parts_has_convolutions(
+def test_image_among_several_parts_has_convolutions(
     space: Space, keys: dict[str, Any], shapes: dict[str, tuple[int, ...]]
 ) -> None:
     found = actor_critic_network(DA3C.configure({"path": "da3c"} | keys), space, Categorical(2)).layout().shapes
@@ -262,7 +262,7 @@ def test_an_image_among_several_parts_has_convolutions(
     assert refusal(space, Discrete(2), **keys) is None
 
 
-def test_all_actions_begin_almost_equally_likely() -> None:
+def test_initial_policy_is_almost_uniform() -> None:
     flat = parameters(VECTOR, 3, network={"dense": []})
     assert np.abs(flat[:12]).max() < 0.02
     assert np.linalg.norm(flat[15:19]) == pytest.approx(1.0, rel=1e-5), "the value's kernel"

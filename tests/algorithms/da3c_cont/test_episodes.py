@@ -27,7 +27,7 @@ def scene(environments: int = 1, network: Network = LSTM, **keys: Any) -> Scene:
 
 
 @pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])
-def test_an_episode_is_worth_its_rewards(network: Network) -> None:
+def test_target_of_an_episode_is_its_discounted_rewards(network: Network) -> None:
     s = scene(network=network, learning_rate=0.5)
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
@@ -43,7 +43,7 @@ def test_an_episode_is_worth_its_rewards(network: Network) -> None:
     assert [push.base.version for push in s.parameters_client.pushes] == [0, 1]
 
 
-def test_one_that_was_cut_off_would_have_gone_on() -> None:
+def test_truncated_episode_bootstraps_the_final_value() -> None:
     s = scene()
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
@@ -52,7 +52,7 @@ def test_one_that_was_cut_off_would_have_gone_on() -> None:
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
 
 
-def test_every_environment_in_its_own_time() -> None:
+def test_each_environment_ends_at_its_own_step() -> None:
     s = scene(2)
     s.reset(O[0])
     s.step([1, 10], O[1])
@@ -72,7 +72,7 @@ def test_every_environment_in_its_own_time() -> None:
     assert [push.env_steps for push in s.parameters_client.pushes] == [4, 3]
 
 
-def test_advantages_of_episodes_may_trust_the_values() -> None:
+def test_gae_lambda_applies_to_whole_episodes() -> None:
     s = scene(network=FEED_FORWARD, gae_lambda=0.5)
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
@@ -84,7 +84,7 @@ def test_advantages_of_episodes_may_trust_the_values() -> None:
 
 
 @pytest.mark.parametrize("last", [[0], [1], [0, 1]])
-def test_ends_of_different_kinds_in_the_same_step(last: list[int]) -> None:
+def test_different_ends_in_one_step_make_one_update(last: list[int]) -> None:
     s = scene(2, longest_episode=2)
     s.reset(O[0])
     s.step([1, 10], O[1])
@@ -94,7 +94,7 @@ def test_ends_of_different_kinds_in_the_same_step(last: list[int]) -> None:
     s.expect(0, [Stretch(O[:2, i], s.act(i, 0, 1), [firsts[i], ends[i]]) for i in range(2)])
 
 
-def test_a_very_long_episode_is_learned_from_in_parts() -> None:
+def test_episode_beyond_longest_episode_is_split() -> None:
     s = scene(longest_episode=2)
     s.reset(O[0][:1])
     for t, reward in enumerate([1, 2, 3]):
@@ -106,7 +106,7 @@ def test_a_very_long_episode_is_learned_from_in_parts() -> None:
     s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [3 + GAMMA * 4, 4.0], memory)])
 
 
-def test_a_reset_abandons_the_episodes_under_way() -> None:
+def test_reset_discards_pending_episodes() -> None:
     s = scene()
     s.reset(O[5][:1])
     s.step([100], O[6][:1])
@@ -118,7 +118,7 @@ def test_a_reset_abandons_the_episodes_under_way() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("algorithms/da3c_cont", "relaax/algorithm_base")
-def test_room_grows_with_the_longest() -> None:
+def test_buffer_grows_with_the_longest_episode() -> None:
     s = scene(network=FEED_FORWARD, rewards_gamma=1.0)
     s.reset(O[0][:1])
     for t in range(699):
@@ -129,7 +129,7 @@ def test_room_grows_with_the_longest() -> None:
 
 
 @pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])
-def test_where_nothing_is_learned_it_makes_no_difference_that_the_environments_step_meanwhile(network: Network) -> None:
+def test_overlap_gives_equal_gradients_at_learning_rate_0(network: Network) -> None:
     """Several that end at once, ends of every kind, and episodes longer than one may be."""
     pushed = []
     for overlap in (False, True):
@@ -142,7 +142,7 @@ def test_where_nothing_is_learned_it_makes_no_difference_that_the_environments_s
         np.testing.assert_allclose(mine.gradient, reference.gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_an_episode_begins_with_an_action_of_the_parameters_before() -> None:
+def test_first_action_of_an_episode_is_importance_weighted() -> None:
     s = scene(learning_rate=0.5, overlap=True)
     s.reset(O[0][:1])
     s.step([1], O[1][:1])

@@ -49,7 +49,7 @@ def normal(samples: Sequence[Any], x: Any) -> np.ndarray:
         pytest.param(SEPARATE, {}, id="separate-lstm"),
     ],
 )
-def test_the_whole_loss(network: Network, keys: dict[str, Any]) -> None:
+def test_gradient_of_the_whole_loss(network: Network, keys: dict[str, Any]) -> None:
     s = scene(2, network, episode_len=3, **keys)
     s.reset(O[0])
     s.step([1, -2], O[1])
@@ -69,7 +69,7 @@ def test_the_whole_loss(network: Network, keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("network", [FEED_FORWARD, LSTM], ids=["feed-forward", "lstm"])
-def test_observations_are_normalised_with_what_was_known_when_they_were_acted_on(network: Network) -> None:
+def test_observations_use_statistics_of_their_acting_step(network: Network) -> None:
     s = scene(2, network, episode_len=3, normalize_observations=True)
     s.reset(O[0])
     s.step([1, -2], O[1])
@@ -98,7 +98,7 @@ def test_observations_are_normalised_with_what_was_known_when_they_were_acted_on
 
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("anything", [0.0, np.inf, np.nan, 1e300])
-def test_final_observations_where_no_episode_was_cut_off_may_be_anything(anything: float, normalized: bool) -> None:
+def test_unused_final_observations_may_be_anything(anything: float, normalized: bool) -> None:
     space = Box(-9, 9, shape=(2,), dtype="float64")
     s = Scene(DA3C_CONT, space, FORCES, 3, LSTM, episode_len=2, normalize_observations=normalized)
     three = np.concatenate([O, O[:, :1] + 1], axis=1).astype(np.float64)
@@ -124,7 +124,7 @@ def test_final_observations_where_no_episode_was_cut_off_may_be_anything(anythin
     )
 
 
-def test_after_a_fetch_the_statistics_are_those_of_all_workers() -> None:
+def test_pulled_statistics_are_those_of_all_workers() -> None:
     s = scene(1, FEED_FORWARD, episode_len=2, normalize_observations=True, learning_rate=0.0)
     others = np.random.default_rng(3).normal(-5, 3, size=(40, 2))
     s.reset(O[0][:1])
@@ -141,7 +141,7 @@ def test_after_a_fetch_the_statistics_are_those_of_all_workers() -> None:
     assert s.parameters_client.statistics["observation"].count == 44
 
 
-def test_what_was_gathered_is_used_even_where_nothing_is_fetched() -> None:
+def test_own_statistics_are_used_between_pulls() -> None:
     s = scene(1, FEED_FORWARD, episode_len=1, normalize_observations=True, learning_rate=0.0, sync_interval=3)
     s.reset(O[0][:1])
     for t in range(3):
@@ -152,7 +152,7 @@ def test_what_was_gathered_is_used_even_where_nothing_is_fetched() -> None:
     assert [push.statistics["observation"].count for push in s.parameters_client.pushes] == [1, 1, 1]
 
 
-def test_void_transitions_count_nothing() -> None:
+def test_void_transitions_are_ignored() -> None:
     s = scene(2, LSTM, episode_len=4, normalize_observations=True, normalize_rewards="standardize")
     s.reset(O[0])
     s.step([1, -2], O[1])
@@ -208,7 +208,7 @@ def test_rewards_are_scaled_by_the_discounted_return() -> None:
     np.testing.assert_allclose(s.parameters_client.pushes[0].statistics["return"].mean, np.mean(sums))
 
 
-def test_a_reset_begins_returns_anew() -> None:
+def test_reset_clears_the_discounted_returns() -> None:
     s = scene(1, FEED_FORWARD, episode_len=1, normalize_rewards="scale")
     s.reset(O[0][:1])
     s.step([100], O[1][:1])
@@ -217,7 +217,7 @@ def test_a_reset_begins_returns_anew() -> None:
     assert s.parameters_client.pushes[1].statistics["return"].mean.tolist() == [1.0]
 
 
-def test_normalised_rewards_are_cut() -> None:
+def test_normalised_rewards_are_clipped() -> None:
     s = scene(1, FEED_FORWARD, episode_len=2, normalize_rewards="standardize", reward_clipping=0.5)
     s.reset(O[0][:1])
     s.step([7], O[1][:1])  # alone: no different from the mean
@@ -227,7 +227,7 @@ def test_normalised_rewards_are_cut() -> None:
     assert s.parameters_client.pushes[0].statistics["reward"].mean.tolist() == [8.0]
 
 
-def test_the_likelihood_is_that_of_the_action_before_it_was_cut() -> None:
+def test_likelihood_is_of_the_action_before_clipping() -> None:
     """The same random numbers, in a space without bounds and in a narrow one whose middle is elsewhere."""
     free = scene(2, LSTM, episode_len=2)
     narrow = Scene(DA3C_CONT, VECTOR, Box([4, -0.5], [6, 0.5]), 2, LSTM, normalize_observations=False, episode_len=2)
@@ -244,7 +244,7 @@ def test_the_likelihood_is_that_of_the_action_before_it_was_cut() -> None:
     )
 
 
-def test_exploit_uses_the_statistics_of_training_and_gathers_none() -> None:
+def test_exploit_uses_statistics_but_sends_none() -> None:
     s = scene(1, FEED_FORWARD, normalize_observations=True, normalize_rewards="scale", exploit=True)
     samples = np.random.default_rng(3).normal(2, 4, size=(40, 2))
     s.parameters_client.publish(s.theta, {"observation": Moments.of(samples)})

@@ -54,7 +54,7 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
     ],
     ids=["discrete", "large image", "too many actions", "too much to normalise", "image of floats"],
 )
-def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
+def test_refusal_names_the_space_and_the_reason(observation_space: Space, action_space: Space, sentence: str) -> None:
     refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)
     assert refused is not None
     assert refused.sentence == sentence
@@ -62,7 +62,7 @@ def test_what_it_refuses_and_in_which_words(observation_space: Space, action_spa
 
 @pytest.mark.parametrize("actions", [FORCES, Box(shape=()), Tuple([FORCES, Box(0, np.inf, (2,), "float64")])], ids=str)
 @pytest.mark.parametrize("space", [VECTOR, CAMERA, Discrete(5)], ids=str)
-def test_what_it_can_handle(space: Space, actions: Space) -> None:
+def test_supported_spaces_are_accepted(space: Space, actions: Space) -> None:
     assert DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), space, actions) is None
 
 
@@ -74,18 +74,18 @@ def test_defaults() -> None:
     assert (config.normalize_observations, config.normalize_rewards, config.reward_clipping) == (True, "auto", None)
 
 
-def test_keys_left_out_of_the_network_keep_their_defaults() -> None:
+def test_missing_network_keys_keep_their_defaults() -> None:
     config = DA3C_CONT.configure({"path": "da3c_cont", "network": {"separate": True}})
     assert (config.network.dense, config.network.lstm_size) == ([128], 128)
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("inf")])
-def test_a_variance_that_is_none_is_refused(variance: float) -> None:
+def test_invalid_initial_variance_is_refused(variance: float) -> None:
     with pytest.raises(ConfigurationError, match=r"algorithm\.initial_variance"):
         DA3C_CONT.configure({"path": "da3c_cont", "initial_variance": variance})
 
 
-def test_the_network_follows_the_spaces() -> None:
+def test_network_size_follows_the_spaces() -> None:
     # 24*128 + 128, (128 + 128)*512 + 512, mean and variance 2*(128*4 + 4), value 128 + 1.
     assert server().initial_parameters(0).size == 3_200 + 131_584 + 1_032 + 129
     assert server(spherical=True).initial_parameters(0).size == 3_200 + 131_584 + 516 + 129 + 129
@@ -93,13 +93,13 @@ def test_the_network_follows_the_spaces() -> None:
     assert server(lstm=False, network={"separate": True}).initial_parameters(0).size == 6_400 + 1_032 + 129
 
 
-def test_the_first_policy_has_the_variance_that_is_set() -> None:
+def test_initial_policy_has_the_configured_variance() -> None:
     flat = server(lstm=False, initial_variance=0.25, network={"dense": []}).initial_parameters(0)
     biases = flat[24 * 4 + 4 + 24 * 4 :][:4]  # after the mean's kernel and bias and the variance's kernel
     np.testing.assert_allclose(np.log1p(np.exp(biases)) + 1e-6, 0.25, rtol=1e-5)
 
 
-def test_statistics_are_those_that_are_asked_for() -> None:
+def test_declared_statistics_follow_the_configuration() -> None:
     assert server().statistics() == {"observation": 24, "return": 1}
     assert server(normalize_rewards=None).statistics() == {"observation": 24}
     assert server(CAMERA).statistics() == {}

@@ -65,7 +65,7 @@ def world(environments: int) -> RandomEnvironments:
     return RandomEnvironments(*SPACES, environments, end_probability=0.0)
 
 
-def test_epsilon_of_gorila_falls_with_the_frames_of_all_workers() -> None:
+def test_gorila_epsilon_falls_with_frames_of_all_workers() -> None:
     keys = {"learner": "separate", "exploration_frames": 64, "actor_interval": 1, "learning_starts": 1000}
     agent, parameters_client, _ = agent_of("gorila", 4, frame_skip=4, **keys)
     live(agent, world(4), 6)
@@ -84,7 +84,7 @@ def test_epsilon_of_a_bundle_is_recorded_as_it_falls() -> None:
 
 
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
-def test_what_goes_when_the_memory_is_full_is_the_configurations_choice(removal: str) -> None:
+def test_full_memory_removes_items_as_configured(removal: str) -> None:
     agent, _, replay = agent_of("apex", 1, replay_capacity=100, removal=removal)
     inserted: list[float] = []
     (writer,) = replay.writers
@@ -106,7 +106,7 @@ def test_what_goes_when_the_memory_is_full_is_the_configurations_choice(removal:
         assert kept[-40] > sorted(inserted[-100:])[-40]
 
 
-def test_what_has_no_priority_cannot_go_by_it() -> None:
+def test_removal_by_priority_requires_priorities() -> None:
     gorila = load_algorithm("gorila", Path())
     assert gorila.configure({"path": "gorila", "prioritized": True, "removal": "lowest_priority"})
     with pytest.raises(ConfigurationError, match="which needs priorities, and prioritized is false"):
@@ -130,7 +130,7 @@ def test_each_actor_of_apex_has_its_own_epsilon(actor_count: int, first_actor: i
     assert seen == pytest.approx(np.mean([0.4 ** (1 + 7 * place) for place in places]))
 
 
-def test_the_actors_of_apex_say_how_surprised_they_were() -> None:
+def test_apex_actors_insert_initial_priorities() -> None:
     keys = {"epsilon": 0, "n_step": 2, "rewards_gamma": 0.5}
     agent, _, replay = agent_of("apex", 2, **keys)
 
@@ -147,7 +147,7 @@ def test_the_actors_of_apex_say_how_surprised_they_were() -> None:
     np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
 
 
-def test_rewards_are_stored_as_they_are_and_priorities_have_their_scale() -> None:
+def test_stored_rewards_are_raw_and_priorities_are_scaled() -> None:
     keys = {"normalize_rewards": "scale", "n_step": 2, "rewards_gamma": 0.5, "learning_starts": 1000}
     agent, _, replay = agent_of("apex", 2, **keys)
 
@@ -164,13 +164,13 @@ def test_rewards_are_stored_as_they_are_and_priorities_have_their_scale() -> Non
     np.testing.assert_allclose(kept["priorities"], 1.75 - kept["columns/action"] + 1e-6, rtol=1e-5)
 
 
-def test_the_actors_of_gorila_say_nothing_of_it() -> None:
+def test_gorila_actors_insert_constant_priorities() -> None:
     agent, _, replay = agent_of("gorila", 2, prioritized=True, learning_starts=1000)
     live(agent, world(2), 60)
     assert set(state_of(replay.table)["priorities"].tolist()) == {1.0}
 
 
-def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> None:
+def test_bundle_learns_at_the_sample_limit_in_small_parts() -> None:
     agent, parameters_client, replay = agent_of("gorila", 4, samples_per_insert=8)
     updates = []
     surroundings = world(4)
@@ -193,7 +193,7 @@ def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> Non
     )
 
 
-def test_an_agent_beside_learners_counts_its_steps() -> None:
+def test_agent_with_separate_learners_pushes_its_steps() -> None:
     agent, parameters_client, _ = agent_of("gorila", 3, learner="separate", actor_interval=10)
     live(agent, world(3), 75)
     counts = [push.env_steps for push in parameters_client.pushes if push.gradient is None]
@@ -284,7 +284,7 @@ def test_memory_keeps_observations_unnormalized() -> None:
         assert {tuple(row) for row in kept[name].tolist()} <= came, name
 
 
-def test_an_agent_that_only_acts_has_no_memory() -> None:
+def test_exploit_agent_has_no_replay_memory() -> None:
     algorithm = load_algorithm("apex", Path())
     config = algorithm.configure({"path": "apex"} | SMALL)
     agent, _ = make_agent(algorithm, config, *SPACES, environments=3, exploit=True, parameters=FakeParameters(BIASES))

@@ -119,10 +119,10 @@ def test_rewards_are_scaled_for_numbers_and_clipped_for_images(algorithm: Algori
         ("apex", {"update_interval": 5}, "update_interval"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(name: str, keys: dict[str, Any], sentence: str) -> None:
+def test_contradictory_keys_are_refused(name: str, keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         {"gorila": GORILA, "apex": APEX}[name].configure({"path": name} | keys)
 
 
-def test_a_learner_of_its_own_need_not_be_held_to_anything() -> None:
+def test_separate_learner_may_have_no_sample_limit() -> None:
     GORILA.configure({"path": "gorila", "learner": "separate", "samples_per_insert": None})

@@ -110,7 +110,9 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
         ({"double": True}, [-1, 3.5, -1.5], [8 / 3, 14 / 3, -4 / 3, 7 / 3]),
     ],
 )
-def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float], gradient: list[float]) -> None:
+def test_targets_weights_and_priorities_by_hand(
+    keys: dict[str, Any], errors: list[float], gradient: list[float]
+) -> None:
     learner, parameters_client, memory = learner_with(**keys)
     assert learner.batch_size == 3
     learner.step(BATCH)
@@ -128,7 +130,7 @@ def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float
     assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
 
 
-def test_rewards_are_divided_by_the_deviation_that_is_known_now() -> None:
+def test_rewards_are_divided_by_the_current_deviation() -> None:
     learner, parameters_client, _ = learner_with(normalize_rewards="scale", prioritized=False)
     learner.step(BATCH)
     (push,) = parameters_client.pushes
@@ -136,7 +138,7 @@ def test_rewards_are_divided_by_the_deviation_that_is_known_now() -> None:
     np.testing.assert_allclose(push.gradient, [11 / 3, 4, -3, 2], rtol=1e-5)
 
 
-def test_who_draws_uniformly_gives_no_priorities() -> None:
+def test_uniform_sampling_updates_no_priorities() -> None:
     learner, parameters_client, memory = learner_with(prioritized=False)
     learner.step(BATCH)
     assert memory.given == []
@@ -163,14 +165,14 @@ def test_importance_weights_grow_with_training() -> None:
     assert last[0] == pytest.approx((2 * error[0] * 0.5**0.5 + 2 * error[1] * -3) / 3, rel=1e-4)
 
 
-def test_a_gradient_is_clipped_by_its_norm() -> None:
+def test_gradient_is_clipped_to_the_norm() -> None:
     learner, parameters_client, _ = learner_with(AdaGrad={"gradient_norm_clipping": 0.5})
     learner.step(BATCH)
     assert np.linalg.norm(parameters_client.pushes[0].gradient) == pytest.approx(0.5)
     assert dict(parameters_client.scalars)["gradient/norm"] > 4
 
 
-def test_parameters_are_fetched_as_often_as_it_says() -> None:
+def test_parameters_are_pulled_at_the_sync_interval() -> None:
     learner, parameters_client, _ = learner_with(sync_interval=3, optimizer="adagrad")
     for _ in range(5):
         learner.step(BATCH)
@@ -178,7 +180,7 @@ def test_parameters_are_fetched_as_often_as_it_says() -> None:
     np.testing.assert_array_equal(parameters_client.pushes[0].gradient, parameters_client.pushes[2].gradient)
 
 
-def test_a_renewed_target_network_is_taken_over() -> None:
+def test_learner_uses_the_refreshed_target_network() -> None:
     learner, parameters_client, memory = learner_with(renewed=1)
     learner.step(BATCH)
     weights, offsets = parameters_client.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
@@ -190,7 +192,7 @@ def test_a_renewed_target_network_is_taken_over() -> None:
     np.testing.assert_allclose(memory.given[1], np.abs(errors) + OFFSET, rtol=1e-5)
 
 
-def test_values_of_held_out_states_are_said_now_and_then() -> None:
+def test_values_of_held_out_states_are_recorded_at_intervals() -> None:
     learner, parameters_client, _ = learner_with(held_out_states=3)
     for _ in range(4):
         learner.step(BATCH)
@@ -229,13 +231,13 @@ def test_learner_normalizes_by_the_merged_statistics(double: bool) -> None:
 @pytest.mark.parametrize(
     ("field", "lie"), [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)]
 )
-def test_an_item_of_a_liar_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
+def test_outlier_item_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
     learner, parameters_client, memory = learner_with()
     columns = {name: column.copy() for name, column in BATCH.columns.items()}
     columns[field][2] = lie
     learner.step(replace(BATCH, columns=columns))
     assert parameters_client.pushes[0].gradient is not None
-    # The items 0 and 1 of `test_targets_weights_and_priorities`, as a mean over two.
+    # The items 0 and 1 of `test_targets_weights_and_priorities_by_hand`, as a mean over two.
     np.testing.assert_allclose(parameters_client.pushes[0].gradient, [-3 / 2, 7, -3 / 2, 7 / 2], rtol=1e-5)
     np.testing.assert_allclose(memory.given, [[3 + OFFSET, 3.5 + OFFSET, OFFSET]], rtol=1e-6)
     assert dict(parameters_client.scalars)["replay/masked"] == pytest.approx(1 / 3)

@@ -36,7 +36,7 @@ def test_images_have_the_network_of_mnih_et_al_2015(name: str, heads: int) -> No
 @pytest.mark.parametrize(
     "space", [Box(False, True, (10, 10, 4), np.bool_), Box(0, 255, (20, 30), np.uint8), Box(shape=(8,))]
 )
-def test_smaller_images_and_vectors_have_that_of_everybody(space: Box) -> None:
+def test_smaller_images_and_vectors_have_the_common_network(space: Box) -> None:
     sizes = {
         parameters(load_algorithm(name, Path()).configure({"path": name}), space) for name in ("gorila", "async_q")
     }
@@ -51,12 +51,12 @@ def test_smaller_images_and_vectors_have_that_of_everybody(space: Box) -> None:
         ("apex_ale_boxing", 2 * (9 * 9 * 32 * 256 + 256) + (256 * 1 + 1) + (256 * 6 + 6)),
     ],
 )
-def test_what_comes_with_relaax_for_two_cores_has_that_of_mnih_et_al_2013(name: str, heads: int) -> None:
+def test_bundled_configurations_have_network_of_mnih_2013(name: str, heads: int) -> None:
     config: Any = load_configuration(find_configuration(name), [], {}, load_config).algorithm_config
     assert parameters(config) == FIRST + heads
 
 
-def test_a_key_of_apex_rmsprop_leaves_the_others_as_the_paper_has_them() -> None:
+def test_one_rmsprop_key_of_apex_keeps_the_other_defaults() -> None:
     config = load_algorithm("apex", Path()).configure({"path": "apex", "RMSProp": {"gradient_norm_clipping": 10}})
     section = config.rms_prop
     assert (section.decay, section.epsilon, section.centered, section.gradient_norm_clipping) == (

@@ -26,7 +26,7 @@ TERMINATED, TRUNCATED = {1: [0]}, {1: [1], 4: [0]}  # step -> environments
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("keys", [{}, {"dueling": True}, {"dueling": True, "network": {"separate": True}}])
-def test_gradients_go_back_through_the_memory_that_there_was(keys: dict[str, object], double: bool) -> None:
+def test_gradients_pass_through_the_lstm_state(keys: dict[str, object], double: bool) -> None:
     network = {"dense": [5], "lstm_size": 4, "separate": False} | dict(keys.get("network", {}))  # type: ignore[call-overload]
     section = {
         "path": "n_step_q",
