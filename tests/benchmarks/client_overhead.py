@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 PARTS = 5
 
 
-class Still:
+class ConstantEnvironments:
     """A vector of constant environments. `cpu`: processor seconds of this thread, read before every `part`-th step."""
 
     def __init__(self, observation: rlx.Space, action: rlx.Space, environments: int, part: int) -> None:
@@ -79,7 +79,7 @@ def client_overhead(
     Raises StartError.
     """
     part = max(1, messages // (PARTS + 1))
-    env = Still(observation_space, action_space, environments, part)
+    env = ConstantEnvironments(observation_space, action_space, environments, part)
     server = Process("answering-server", folder / "answering-server.log", server=True, secrets={})
     server.start([sys.executable, __file__, "serve"])
     try:

@@ -173,7 +173,7 @@ def _refusals(address: str, seconds: float) -> list[float]:
 def elastic() -> Figures:
     """Scale up to 128 environments and down to 0."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
-        seen = scale_up_and_down(processes, Path(name), 4, 32, 2.0, say)
+        seen = scale_up_and_down(processes, Path(name), 4, 32, 2.0, report_progress)
     return {
         "most_servers": max(servers for _, _, servers, _ in seen.course),
         "most_machines": max(machines for _, _, _, machines in seen.course),
@@ -193,7 +193,7 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
         Namespaces(4, 1.0, 1.0) as network,
         RayNodes(processes, network) as nodes,
     ):
-        scene = CrashScene(network, nodes, Path(name), say)
+        scene = CrashScene(network, nodes, Path(name), report_progress)
         with scene.training:
             archive = scene.archive()
             scene.wait_for_recovery(time.monotonic())
@@ -212,7 +212,7 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
     }
 
 
-def say(sentence: str) -> None:
+def report_progress(sentence: str) -> None:
     """Print a line of progress."""
     print(f"  {sentence}", flush=True)
 

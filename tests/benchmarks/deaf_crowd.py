@@ -71,7 +71,7 @@ def measure(processes: Processes, folder: Path, options: argparse.Namespace) -> 
     wait_until(lambda: status_of(parameter_server).workers == options.clients, "all clients are training", 300)
     wait_until(lambda: status_of(parameter_server).global_step > 10_000, "training has made 10,000 steps", 300)
     alone, beside, waits = [], [], []
-    held, most = holding(server), 0
+    held, most = workers_and_memory(server), 0
     for number in range(options.windows):
         alone.append(window(parameter_server, options.seconds))
         with NonReadingClients(address, options.crowd, token) as crowd:
@@ -85,7 +85,7 @@ def measure(processes: Processes, folder: Path, options: argparse.Namespace) -> 
             f" {crowd.reconnects} times; new clients waited {', '.join(f'{wait:.2f}' for wait in new)} s",
             flush=True,
         )
-    after = holding(server)
+    after = workers_and_memory(server)
     share, wait = statistics.median(beside) / statistics.median(alone), statistics.median(waits)
     print(f"\nsteps/s with the crowd, of those without     {share:.2f}   the bar is {STEPS_BAR}")
     print(f"seconds to a client's first action, median   {wait:.2f}   the bar is {NEWCOMER_BAR:g}")
@@ -95,7 +95,7 @@ def measure(processes: Processes, folder: Path, options: argparse.Namespace) -> 
     return int(share < STEPS_BAR or wait > NEWCOMER_BAR or after[0] > held[0])
 
 
-def holding(server: Running) -> tuple[int, float]:
+def workers_and_memory(server: Running) -> tuple[int, float]:
     """Return the number of workers, and the megabytes private to the server and its workers."""
     workers = server.children()
     processes = [psutil.Process(server.pid), *workers]

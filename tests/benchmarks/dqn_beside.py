@@ -123,7 +123,7 @@ class DqnStudy:
     evaluate_every: int
     venvs: Path
     keys: Sequence[str]
-    say: Callable[[str], None]
+    report_progress: Callable[[str], None]
     _peers: dict[str, Peer] = field(default_factory=dict)
 
     def speed(self, work: Work) -> Figures:
@@ -135,7 +135,7 @@ class DqnStudy:
             found[f"relaax_{learners}"] = window.pushes / window.seconds
             found[f"relaax_{learners}_steps"] = window.steps_per_second
         peer = self._peers.setdefault(work.name, Peer("sb3", "sb3_dqn.py", work.theirs(), THREADS, self.venvs))
-        result = peer.result(self.seconds, self.say)
+        result = peer.result(self.seconds, self.report_progress)
         return found | {"sb3": result["updates_per_second"], "sb3_steps": result["steps_per_second"]}
 
     def learned(self, round_: int) -> Figures:
@@ -212,17 +212,19 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt: end the child processes
     rows, begun = Rows(options.output / f"{NAME}.csv"), time.monotonic()
 
-    def say(sentence: str) -> None:
+    def report_progress(sentence: str) -> None:
         print(f"{time.monotonic() - begun:6.0f} s  {sentence}", file=sys.stderr, flush=True)
 
-    study = DqnStudy(options.seconds, options.evaluate_every, options.venvs, options.keys, say)
+    study = DqnStudy(options.seconds, options.evaluate_every, options.venvs, options.keys, report_progress)
     for round_ in range(1, max(options.rounds, options.seeds) + 1):
         for part in options.only or PARTS:
             last = options.seeds if part == "cartpole-475" else options.rounds
             if round_ <= last and not rows.has(part, 0, round_):
                 found = PARTS[part](study, round_)
                 rows.add(part, 0, round_, found)
-                say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
+                report_progress(
+                    f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items())
+                )
     text = tables(rows)
     write_tables(study_page(options.output, "replay"), NAME, text)
     print(text, end="")

@@ -64,7 +64,7 @@ def storm(count: int) -> dict[str, float]:
             *("--parameter-server", parameter_server, "--set", f"relaax-rlx-server.max_workers={count}"),
         )
         begun = time.monotonic()
-        times, wrong = arrived(address, count)
+        times, wrong = first_action_times(address, count)
         spent = time.monotonic() - begun
         refused = sum(" refused " in line for line in server.stderr.splitlines())
     times.sort()
@@ -72,7 +72,7 @@ def storm(count: int) -> dict[str, float]:
     return found | {f"p{share}_s": times[int(share / 100 * (len(times) - 1))] for share in (50, 90, 100) if times}
 
 
-def arrived(address: str, count: int) -> tuple[list[float], list[BaseException]]:
+def first_action_times(address: str, count: int) -> tuple[list[float], list[BaseException]]:
     """Return the seconds to each client's first action, and the errors."""
     space = gymnasium.make("CartPole-v1")
     times: list[float] = []
@@ -133,9 +133,9 @@ def workers(count: int) -> dict[str, float]:
             )
             for number, one in enumerate(ids)
         ]
-        each_register = called([stub.Register for stub in stubs], registered)
+        each_register = seconds_per_request([stub.Register for stub in stubs], registered)
         reports = [pb.ReportRequest(worker_id=one, report_id=1, report=report()) for one in ids]
-        each_report = called([stub.Report for stub in stubs], reports)
+        each_report = seconds_per_request([stub.Report for stub in stubs], reports)
         with open_channel(Target(address), LIST_BYTES) as channel:  # like `relaax top`
             lists = rpc.ParameterServerServiceStub(channel).ListWorkers
             list_s, listed = timed(lambda: lists(pb.ListWorkersRequest(), timeout=LONG_SECONDS))
@@ -169,7 +169,7 @@ def report() -> pb.MetricsReport:
     )
 
 
-def called(calls: Sequence[Any], requests: Sequence[Any]) -> float:
+def seconds_per_request(calls: Sequence[Any], requests: Sequence[Any]) -> float:
     """Return the mean seconds per request, with `AT_ONCE` requests in flight on each channel."""
     begun, together = time.monotonic(), AT_ONCE * len(calls)
     for first in range(0, len(requests), together):

@@ -52,11 +52,11 @@ def alone(form: EmulatorForm, seconds: float) -> float:
         return form.window(seconds, Path(folder))
 
 
-def fastest_alone(plan: Plan, say: Callable[[str], None]) -> EmulatorForm:
+def fastest_alone(plan: Plan, report_progress: Callable[[str], None]) -> EmulatorForm:
     """Return the form of the environments that is fastest alone, as `relaax bench` selects it. Raises StartError."""
     found = {form: alone(form, TRIAL_SECONDS) for form in emulator_forms(plan)}
     for form, speed in found.items():
-        say(f"the environments alone, {form.name}: {speed:,.0f} steps/s")
+        report_progress(f"the environments alone, {form.name}: {speed:,.0f} steps/s")
     return max(found, key=lambda form: found[form])
 
 

@@ -159,17 +159,19 @@ def main(arguments: list[str]) -> int:
     (options.output / f"{NAME}.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     begun = time.monotonic()
 
-    def say(sentence: str) -> None:
+    def report_progress(sentence: str) -> None:
         print(f"{time.monotonic() - begun:6.0f} s  {sentence}", file=sys.stderr, flush=True)
 
-    study = Study(options.seconds, options.venvs, options.keys, options.updates, say)
+    study = Study(options.seconds, options.venvs, options.keys, options.updates, report_progress)
     # Rounds are the outer loop, so that a slow hour of the machine affects all parts.
     for round_ in range(1, options.rounds + 1):
         for part in options.only or PARTS:
             if not rows.has(part, 0, round_):
                 found = PARTS[part](study, round_)
                 rows.add(part, 0, round_, found)
-                say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
+                report_progress(
+                    f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items())
+                )
     write_tables(study_page(options.output, NAME), "figures", table_of_bars(rows))
     print(tables(rows), end="")
     return 0

@@ -39,7 +39,7 @@ class Study:
     venvs: Path
     keys: Sequence[str]
     updates: int
-    say: Callable[[str], None]
+    report_progress: Callable[[str], None]
     _forms: dict[str, EmulatorForm] = field(default_factory=dict)
     _peers: dict[str, Peer] = field(default_factory=dict)
 
@@ -50,13 +50,13 @@ class Study:
         """Return the speed of the environments alone, in the form that was fastest in a first trial."""
         key = f"{plan.name} {plan.run.clients} x {plan.run.envs_per_client}"
         if key not in self._forms:
-            self._forms[key] = fastest_alone(plan, self.say)
+            self._forms[key] = fastest_alone(plan, self.report_progress)
         return alone(self._forms[key], self.seconds)
 
     def peer(self, name: str, peer: str, script: str, arguments: Sequence[str], forms: list[list[str]]) -> float:
         """Return a peer's speed, in the form that was fastest in a first trial."""
         made = self._peers.setdefault(name, Peer(peer, script, arguments, forms, self.venvs))
-        return made.speed(self.seconds, self.say)
+        return made.speed(self.seconds, self.report_progress)
 
 
 def boxing_2x8(study: Study, round_: int) -> Figures:
@@ -114,7 +114,7 @@ def connections_64(study: Study, round_: int) -> Figures:
         window = started.window(study.seconds)
         warnings = started.warnings()
     for line in warnings:
-        study.say(line)
+        study.report_progress(line)
     speeds = window.of_connections
     return {
         "training": window.steps_per_second,

@@ -86,7 +86,7 @@ def test_gradient(benchmark: BenchmarkFixture, spec: NetworkSpec, steps: int, en
         if engine == "host, repeated forward":
             network.forward(inputs, activations, 0)
         slopes = {head: 2 * output for head, output in network.outputs(activations, 0, count).items()}
-        network.backward(inputs, activations, 0, slopes, found, further=False)
+        network.backward(inputs, activations, 0, slopes, found, accumulate=False)
 
     benchmark(gradient)
     assert found.any()

@@ -49,23 +49,23 @@ class Peer:
         self._venvs = venvs
         self._form: tuple[str, ...] | None = None
 
-    def speed(self, seconds: float, say: Callable[[str], None]) -> float:
+    def speed(self, seconds: float, report_progress: Callable[[str], None]) -> float:
         """Return the steps per second of a window after a warm-up."""
-        return float(self.result(seconds, say)["steps_per_second"])
+        return float(self.result(seconds, report_progress)["steps_per_second"])
 
-    def result(self, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    def result(self, seconds: float, report_progress: Callable[[str], None]) -> dict[str, Any]:
         """Return all figures of a window after a warm-up."""
         if self._form is None:
-            self._form = self._fastest(say)
+            self._form = self._fastest(report_progress)
         arguments = [*self._arguments, *self._form, "--seconds", f"{seconds:g}"]
         return run(self._peer, self._script, arguments, self._venvs)
 
-    def _fastest(self, say: Callable[[str], None]) -> tuple[str, ...]:
+    def _fastest(self, report_progress: Callable[[str], None]) -> tuple[str, ...]:
         if len(self._forms) == 1:
             return self._forms[0]
         found = {}
         for form in self._forms:
             result = run(self._peer, self._script, [*self._arguments, *form, *TRIAL], self._venvs)
             found[form] = result["steps_per_second"]
-            say(f"{self._script} {' '.join(form)}: {found[form]:,.0f} steps/s")
+            report_progress(f"{self._script} {' '.join(form)}: {found[form]:,.0f} steps/s")
         return max(found, key=lambda form: found[form])

@@ -155,15 +155,15 @@ def train_all(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index, finished = running.pop(future), finished + 1
                 left = (time.monotonic() - began) / finished * (len(trainings) - finished)
-                say = f"{finished}/{len(trainings)}  {trainings[index][0]}: "
+                line = f"{finished}/{len(trainings)}  {trainings[index][0]}: "
                 try:
                     outcome = future.result()
                 except RuntimeError as error:
                     with log.open("a", encoding="utf-8") as file:
                         file.write(f"{error}\n")
-                    say += f"failed, see {log}"
+                    line += f"failed, see {log}"
                 else:
                     done(index, outcome)
                     summary = outcome.summary
-                    say += f"{summary['status']} after {summary['env_steps']:,} steps and {summary['seconds']:.0f} s"
-                print(f"{say}; about {left / 60:.0f} min left", flush=True)
+                    line += f"{summary['status']} after {summary['env_steps']:,} steps and {summary['seconds']:.0f} s"
+                print(f"{line}; about {left / 60:.0f} min left", flush=True)

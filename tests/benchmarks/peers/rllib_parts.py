@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import nn
 
 
-class Silent(VectorWrapper):
+class WithoutInfos(VectorWrapper):
     """A wrapper that drops the emulator's infos. RLlib would build a dictionary per environment and step."""
 
     def reset(self, **given: Any) -> Any:
@@ -28,7 +28,7 @@ class Silent(VectorWrapper):
 
 def vector(context: Any) -> Any:
     """Return the environments of one runner. RLlib expects the reset in the step after an episode's end."""
-    return Silent(games(context["rom"], context["num_envs"], 1, AutoresetMode.NEXT_STEP))
+    return WithoutInfos(games(context["rom"], context["num_envs"], 1, AutoresetMode.NEXT_STEP))
 
 
 class Network(TorchRLModule, ValueFunctionAPI):
