@@ -12,7 +12,7 @@ from relaax.algorithm_base import load_algorithm
 from relaax.bundled import bundled_folder
 from relaax.hosting.errors import describe_error, is_deliberate, place_of
 
-MINE = """
+ALGORITHM = """
 from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase
 import numpy as np
 from .helper import half
@@ -30,7 +30,7 @@ class Agent(AgentBase):
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.py").write_text(ALGORITHM)
     (tmp_path / "helper.py").write_text("def half(number):\n    return number / 2\n")
     return load_algorithm("mine", tmp_path).Agent
 
@@ -40,7 +40,7 @@ def caught(function: Callable[[], object]) -> Exception:
         function()
     except Exception as error:
         return error
-    raise AssertionError("it raised nothing")
+    raise AssertionError("the function did not raise an error")
 
 
 @pytest.mark.parametrize(

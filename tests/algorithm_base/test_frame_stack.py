@@ -7,19 +7,19 @@ import pytest
 
 from relaax.algorithm_base.observations import FrameStack
 
-# Lengths 2, 4 and 8 of bytes are moved as integers, the others element by element.
+# Stacks of 2, 4 and 8 bytes are shifted as integers, the others element by element.
 LENGTHS = [1, 2, 3, 4, 5, 8]
 NOBODY = np.zeros(2, np.bool_)
 FRAME = (2, 3)
 
 
 def frame(*shades: int, dtype: Any = np.uint8) -> np.ndarray:
-    """One frame for each environment, all pixels alike."""
+    """Return one frame for each environment; all its pixels have the same shade."""
     return np.array([np.full(FRAME, shade) for shade in shades], dtype)
 
 
 def shades(stack: np.ndarray, environment: int) -> list[int]:
-    """The shade of each frame, oldest first; all pixels must be alike."""
+    """Return the shade of each frame, oldest first. All pixels of a frame must have the same shade."""
     pixels = stack[environment].reshape(-1, stack.shape[-1])
     assert (pixels == pixels[0]).all()
     return pixels[0].tolist()

@@ -6,10 +6,10 @@ from relaax.algorithm_base.values import KEEP_INTERVAL, REPORT_SECONDS, HeldOutS
 
 
 def states(size: int, steps: int) -> HeldOutStates:
-    """After so many steps of two environments, whose inputs are the number of the step."""
+    """Return held-out states after `steps` steps of two environments. Each input is the number of its step."""
     held_out, inputs = HeldOutStates(size), np.zeros((2, 1), np.float32)
     for step in range(steps):
-        inputs[:] = step  # the agent's buffer is used again
+        inputs[:] = step  # the agent reuses its buffer
         held_out.add(inputs)
     return held_out
 

@@ -1,4 +1,4 @@
-"""An image and numbers beside it are normalised each in its own way."""
+"""Normalisation of an observation that has an image and other numbers."""
 
 from __future__ import annotations
 

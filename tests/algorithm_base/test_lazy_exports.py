@@ -1,4 +1,4 @@
-"""An algorithm's Config without the rest of the algorithm."""
+"""Loading an algorithm's Config without its other modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.configuration import ConfigurationError
 from relaax.hosting.loader import load_algorithm, load_config
 from support.processes import Processes
 
-EACH = """
+CONFIGS_PROGRAM = """
 import json, sys
 from pathlib import Path
 from relaax.algorithm_base import load_algorithm
@@ -29,7 +29,7 @@ print(json.dumps([loaded, alone, whole]))
 
 
 def test_bundled_configs_load_without_engines(processes: Processes) -> None:
-    command = processes.start_python(EACH)
+    command = processes.start_python(CONFIGS_PROGRAM)
     assert command.wait(120) == 0, command.report()
     loaded, alone, whole = json.loads(command.lines[-1])
     assert loaded == []

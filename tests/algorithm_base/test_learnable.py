@@ -1,4 +1,4 @@
-"""Learning from honest items and environments beside one liar."""
+"""Learning from valid items and environments while one client sends extreme numbers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LARGEST = np.float32(3.4e38)
 NOTHING = np.zeros(2, np.bool_)
 
 
-@pytest.mark.parametrize("lie", [1e5, LARGEST, -LARGEST, np.inf, np.nan])
-def test_item_far_from_the_others_is_an_outlier(lie: float) -> None:
-    inputs = np.array([[1, 2], [3, 0], [0, lie], [5, 1]], np.float32)
+@pytest.mark.parametrize("extreme", [1e5, LARGEST, -LARGEST, np.inf, np.nan])
+def test_item_far_from_the_others_is_an_outlier(extreme: float) -> None:
+    inputs = np.array([[1, 2], [3, 0], [0, extreme], [5, 1]], np.float32)
     assert batch_outliers(np.zeros(4, np.float32), inputs).tolist() == [False, False, True, False]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("lie", [1e15, np.inf, np.nan])
-def test_target_far_from_the_others_is_an_outlier(lie: float) -> None:
-    targets = np.array([lie, 500, 0, 0], np.float32)
+@pytest.mark.parametrize("extreme", [1e15, np.inf, np.nan])
+def test_target_far_from_the_others_is_an_outlier(extreme: float) -> None:
+    targets = np.array([extreme, 500, 0, 0], np.float32)
     assert batch_outliers(targets).tolist() == [True, False, False, False]  # type: ignore[union-attr]
 
 
@@ -46,7 +46,7 @@ def test_values_within_limits_are_accepted() -> None:
 
 
 class Writer(ReplayWriter):
-    """Keeps what is inserted."""
+    """A writer that keeps its insertions."""
 
     def __init__(self) -> None:
         self.inserted: list[Insertion] = []
@@ -81,7 +81,7 @@ def test_transitions_beyond_limits_are_dropped_and_logged(
         step = StepResult(rewards, [inputs], NOTHING, NOTHING, NOTHING)
         transitions.outcome(step, rewards, None, None)
     count = sum(len(insertion.columns["reward"]) for insertion in writer.inserted)
-    assert 180 < count <= 200, "all of the honest environment"
+    assert 180 < count <= 200, "all transitions of the valid environment are inserted"
     assert max(float(insertion.columns["reward"].max()) for insertion in writer.inserted) == 1.0
     (line,) = [record.getMessage() for record in caplog.records]
     assert {value for name, value in parameters.scalars if name == "replay/left_out"} == {0.5}

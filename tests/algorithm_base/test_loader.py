@@ -49,7 +49,7 @@ def copy_out(target: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory is not the checkout."""
+    """Change to a working directory outside the checkout."""
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
 
@@ -133,7 +133,7 @@ BUILT_ON_DA3C = """
 
 @pytest.mark.parametrize("file", ["mine/__init__.py", "mine/sub/__init__.py"])
 def test_relative_import_falls_back_to_bundled_algorithm(file: str, tmp_path: Path) -> None:
-    """`..da3c` is the one beside it, or else the bundled one."""
+    """`..da3c` is the algorithm in the same folder, or else the bundled one."""
     folder = (tmp_path / file).parent.parent
     write(tmp_path / file, BUILT_ON_DA3C)
     algorithm = load_algorithm((tmp_path / file).parent.name, folder)
@@ -205,7 +205,7 @@ def test_export_of_a_wrong_type_is_refused(value: str, tmp_path: Path) -> None:
 
 
 def test_import_error_is_reported_with_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)  # that of servers; the commands show warnings
+    caplog.set_level(logging.INFO)  # the level of servers; commands show only warnings
     write(tmp_path / "mine" / "__init__.py", "from .network import Agent\n")
     network = write(tmp_path / "mine" / "network.py", "# a comment\nimport no_such_library\n")
     with pytest.raises(ConfigurationError) as refused:

@@ -16,7 +16,7 @@ from support.parameter_servers import Models, fingerprint, running
 
 
 class AddingParameters(FakeParameters):
-    """A parameter server that adds what it is sent."""
+    """A fake parameter server that adds each update to its parameters."""
 
     def apply(self, gradient: FlatVector) -> FlatVector:
         updated: FlatVector = self.parameters + gradient
@@ -24,7 +24,7 @@ class AddingParameters(FakeParameters):
 
 
 class LenientParameters(AddingParameters):
-    """One that takes what is not finite, and keeps it."""
+    """A fake that records updates that are not finite, but does not apply them."""
 
     def _check(self, gradient: FlatVector) -> None:
         pass
@@ -45,7 +45,7 @@ def vector(*values: float) -> FlatVector:
 
 
 def test_worker_sends_updates_at_the_last_seen_learning_rate() -> None:
-    # m = 0.5 * 4 = 2, at rate 1; then 0.5 * 2 + 0.5 * 0 = 1, at rate 0.5, because 50 of 100 steps are done.
+    # m = 0.5 * 4 = 2 at rate 1. Then m = 0.5 * 2 + 0.5 * 0 = 1 at rate 0.5, because 50 of 100 steps are done.
     parameters_client = AddingParameters(vector(10.0))
     wrapped = local(parameters_client, Momentum(momentum=0.5), Schedule(1.0, 100))
     assert wrapped.push(vector(4.0), 50).global_step == 50

@@ -19,7 +19,7 @@ from relaax.parameters.interfaces import Registration
 
 
 def warmed_up(deviations: float = 3.0) -> RunningLoss:
-    """Has seen losses of 1 and 3 in turn, of both signs: the mean of their sizes is 2, their deviation 1."""
+    """Return a RunningLoss after losses of 1 and -3 in turn: the mean of |loss| is 2, its deviation 1."""
     losses = RunningLoss(deviations)
     for i in range(WARM_UP):
         assert not losses.is_outlier((1.0, -3.0)[i % 2])
@@ -104,7 +104,7 @@ def test_outlier_gradient_is_discarded_but_its_steps_count() -> None:
     assert parameters_client.pushes[-1].gradient is None
     later = guarded.push_later(gradient, 5, loss=7.0)()
     assert (later.discarded, later.global_step) == ("loss", 5 * (WARM_UP + 2))
-    # Who says no loss is not judged, and neither is a push without a gradient.
+    # A push without a loss or without a gradient is never discarded as an outlier.
     assert guarded.push(gradient, 5).discarded is None
     assert guarded.push(None, 5).discarded is None
 

@@ -17,7 +17,7 @@ KEYS: dict[str, Any] = {"history_len": 2, "subtract_mean_image": True, "network"
 
 
 def agent_with(name: str = "da3c", exploit: bool = False, seen: int = 0, **keys: Any) -> tuple[AgentBase, Any]:
-    """An agent of two environments, and its parameters; others have seen so many black frames before."""
+    """Return an agent of two environments and its parameters, after other workers pushed `seen` black frames."""
     algorithm = load_algorithm(name, Path())
     config = algorithm.configure({"path": name, **KEYS, **keys})
     server = algorithm.ParameterServer(config, SPACE, Discrete(2))
@@ -33,7 +33,7 @@ def agent_with(name: str = "da3c", exploit: bool = False, seen: int = 0, **keys:
 
 
 def frames(*values: int) -> list[np.ndarray]:
-    """One frame of each environment, of that value everywhere."""
+    """Return one frame for each environment; all its pixels have the given value."""
     return [np.stack([np.full((2, 2), value, np.uint8) for value in values])]
 
 
@@ -44,7 +44,7 @@ def step(observations: list[np.ndarray], first: tuple[int, ...] = ()) -> StepRes
 
 
 def inputs_of(agent: Any) -> list[list[float]]:
-    """What the network was given last: of each environment the upper left pixel, oldest frame first, times 255."""
+    """Return 255 times the upper left pixel of the network's newest inputs, by environment, oldest frame first."""
     assert agent._inputs.newest.dtype == np.float32
     return (agent._inputs.newest[:, 0, 0] * 255).round(3).tolist()
 
@@ -53,10 +53,10 @@ def inputs_of(agent: Any) -> list[list[float]]:
 def test_network_input_is_the_difference_from_the_mean(name: str) -> None:
     agent, _ = agent_with(name)
     agent.reset(frames(100, 200))
-    assert inputs_of(agent) == [[100, 100], [200, 200]], "nothing is known yet"
+    assert inputs_of(agent) == [[100, 100], [200, 200]], "the mean has no frames yet"
     agent.step(step(frames(150, 250)))  # the mean of 100 and 200 is 150
     assert inputs_of(agent) == [[-50, 0], [50, 100]]
-    agent.step(step(frames(175, 175)))  # of 100, 200, 150 and 250: 175
+    agent.step(step(frames(175, 175)))  # the mean of 100, 200, 150 and 250 is 175
     assert inputs_of(agent) == [[-25, 0], [75, 0]]
 
 
@@ -72,7 +72,7 @@ def test_mean_of_all_workers_is_fixed_once_complete() -> None:
     for _ in range(3):
         agent.reset(frames(100, 200))
         agent.step(step(frames(150, 250)))
-        assert inputs_of(agent) == [[100, 150], [200, 250]], "others' frames were black"
+        assert inputs_of(agent) == [[100, 150], [200, 250]], "the frames of other workers are black"
     assert all(not push.statistics for push in parameters_client.pushes)
     assert parameters_client.statistics[IMAGE].count == MEAN_IMAGE_FRAMES
 

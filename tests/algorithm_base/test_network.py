@@ -47,7 +47,7 @@ def test_streams_count_towards_the_parameter_limit(monkeypatch: pytest.MonkeyPat
     size = network_for(NetworkConfig(), IMAGE, HEADS, None).layout().size
     monkeypatch.setattr("relaax.algorithm_base.network.MAX_PARAMETERS", size)
     assert network_refusal(NetworkConfig(), IMAGE, HEADS, None) is None
-    # 2592 x 256 + 256 more; the heads stay as they are.
+    # 2592 x 256 + 256 parameters are added. The heads do not change.
     refused = network_refusal(NetworkConfig(), IMAGE, HEADS, None, streams=True)
     assert refused == (
         f"the network would have {size + 663_808} parameters, outputs included; at most {size} are supported"

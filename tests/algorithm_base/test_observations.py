@@ -26,7 +26,7 @@ def test_discrete_observation_is_one_hot() -> None:
 
 
 def test_invalid_values_in_unused_rows_are_accepted() -> None:
-    # Final observations of environments whose episodes go on may hold anything.
+    # If an episode has not ended, its row of the final observations may hold any value.
     encoder = ObservationEncoder(Discrete(3, start=100), 2, 4)
     assert encoder.peek([np.array([102, 0])]).tolist() == [[0, 0, 1], [0, 0, 0]]
     assert encoder.peek([np.array([-(2**63), 2**63 - 1])]).tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -51,7 +51,7 @@ def test_only_large_uint8_parts_are_scaled() -> None:
     inputs = encoder.reset([np.full((1, *element.shape), 51, np.uint8) for element in space.elements()])
     assert inputs.dtype == np.float32
     assert inputs[0, :256] == pytest.approx(0.2)
-    assert set(inputs[0, 256:].tolist()) == {51.0}, "small ones may count something"
+    assert set(inputs[0, 256:].tolist()) == {51.0}, "small uint8 parts may be counts, so they are not scaled"
 
 
 @pytest.mark.parametrize("history", [3, 4])
@@ -108,18 +108,18 @@ def test_values_beyond_float32_are_clamped() -> None:
     assert inputs.tolist() == [[largest, -largest, 0.5]]
 
 
-BESIDE = Dict({"speed": Box(shape=(2,)), "camera": Box(0, 255, (2, 1, 2), np.uint8), "turn": Discrete(2)})
+IMAGE_AND_NUMBERS = Dict({"speed": Box(shape=(2,)), "camera": Box(0, 255, (2, 1, 2), np.uint8), "turn": Discrete(2)})
 
 
 def seen(camera: int, speed: float, turn: int) -> list[np.ndarray]:
-    """An observation of `BESIDE`; the second channel is brighter by 1."""
+    """Return an observation of `IMAGE_AND_NUMBERS`; the second channel is brighter by 1."""
     pixels = np.array([[[[camera, camera + 1]], [[camera, camera + 1]]]], np.uint8)
     return [pixels, np.array([[speed, -speed]], np.float32), np.array([turn])]
 
 
 def test_image_precedes_numbers_and_only_it_has_history() -> None:
-    encoder = ObservationEncoder(BESIDE, 1, 2, image=0)
-    assert encoder.shape == input_shape(BESIDE, 2, 0) == (12,)
+    encoder = ObservationEncoder(IMAGE_AND_NUMBERS, 1, 2, image=0)
+    assert encoder.shape == input_shape(IMAGE_AND_NUMBERS, 2, 0) == (12,)
     first = encoder.reset(seen(10, 0.5, 0))
     assert first.dtype == encoder.dtype == np.float32
     np.testing.assert_allclose(first[0, :8] * 255, [10, 10, 11, 11] * 2, rtol=1e-6)
@@ -130,7 +130,9 @@ def test_image_precedes_numbers_and_only_it_has_history() -> None:
     assert pushed[0, 8:].tolist() == [3, -3, 0, 1]
     again = encoder.push(seen(30, 1, 1), np.array([True]))
     np.testing.assert_allclose(again[0, :8] * 255, [30, 30, 31, 31] * 2, rtol=1e-6)
-    np.testing.assert_allclose(pushed[0, :8] * 255, [10, 20, 11, 21] * 2, rtol=1e-6)  # memory of its own
+    np.testing.assert_allclose(
+        pushed[0, :8] * 255, [10, 20, 11, 21] * 2, rtol=1e-6
+    )  # not a view of the encoder's buffer
 
 
 def test_image_may_be_the_only_part() -> None:

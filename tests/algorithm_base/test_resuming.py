@@ -1,4 +1,4 @@
-"""Which keys may change when a run is resumed: declared at the keys, and asked of a checkpoint's configuration."""
+"""Keys that may change when a run is resumed: their declarations, and the comparison with a checkpoint."""
 
 from __future__ import annotations
 

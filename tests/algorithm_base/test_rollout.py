@@ -70,7 +70,7 @@ def test_target_of_a_terminated_step_is_its_reward() -> None:
 def test_truncated_step_adds_value_of_final_observation() -> None:
     finals = [np.array([100, 20], np.float32), None]
     made = play([step([1, 2], truncated=[1]), step([3, 4])], finals)
-    # right: R0 = 2 + 20/2, whatever comes later;  left goes on: R0 = 1 + (3 + 8/2)/2.
+    # right: R0 = 2 + 20/2, without later rewards;  left does not end: R0 = 1 + (3 + 8/2)/2.
     assert made.targets.tolist() == [[4.5, 12.0], [7.0, 8.0]]
 
 
@@ -108,7 +108,7 @@ def test_lambda_below_1_uses_the_values() -> None:
     half = learned(made, 0.5)
     # Left: A1 = 3 + 8/2 - 3 = 4, A0 = (1 + 3/2 - 2) + 0.5 * 0.5 * 4 = 1.5.  Right: A1 = 4 + 8/2 - 1 = 7, A0 = 2 - 2.
     assert half.advantages.tolist() == [[1.5, 0.0], [4.0, 7.0]]
-    assert half.targets.tolist() == [[3.5, 2.0], [7.0, 8.0]]  # and the values of [2, 2], [3, 1] with them
+    assert half.targets.tolist() == [[3.5, 2.0], [7.0, 8.0]]  # the advantages plus the values [2, 2], [3, 1]
     fill(made, steps, value=2.0)
     assert learned(made, 0.0).advantages.tolist() == [[0.5, 0.0], [4.0, 7.0]]
 

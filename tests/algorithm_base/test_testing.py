@@ -1,4 +1,4 @@
-"""The fakes hold agents to their contract, and the compliance test finds the ones that break it."""
+"""The fakes check the contract of agents, and the compliance tests fail for agents that break it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_fake_parameters_apply_gradients() -> None:
     assert (pushed.discarded, pushed.global_step, pushed.version, pushed.staleness) == (None, 7, 1, 0)
     assert pushed.pulled is not None
     assert pushed.pulled.parameters.tolist() == [0.0, 4.0]
-    assert before.parameters.tolist() == [1.0, 2.0], "what was pulled never changes"
+    assert before.parameters.tolist() == [1.0, 2.0], "pulled parameters never change"
     assert parameters_client.pushes[0].base is before
 
 
@@ -106,7 +106,7 @@ def test_statistics_are_merged_by_the_push() -> None:
     assert parameters_client.pushes[0].statistics["a"].count == 3
     assert parameters_client.push(TWO, 1).pulled.statistics["a"] is merged
     assert before.statistics["a"].count == 0
-    # As if other workers had pushed.
+    # `publish` simulates pushes of other workers.
     parameters_client.publish(TWO, {"a": Moments.of([[4]])})
     assert parameters_client.pull().statistics["a"].count == parameters_client.statistics["a"].count == 4
 
@@ -129,7 +129,7 @@ def test_target_is_refreshed_after_an_interval_of_frames() -> None:
     assert before is not None
     assert (before.target is first.target, before.frames) == (True, 8)
     parameters_client.publish(TWO)
-    assert parameters_client.pull().target is first.target, "no frames came with it"
+    assert parameters_client.pull().target is first.target, "published parameters add no frames"
     crossing = parameters_client.push(TWO, 13).pulled
     assert crossing is not None
     assert (crossing.target is crossing.parameters, crossing.frames) == (True, 34)
@@ -248,8 +248,8 @@ def test_calls_out_of_order_break_the_contract() -> None:
     ids=str,
 )
 def test_samples_are_within_their_space(space: Space) -> None:
-    world = RandomEnvironments(Box(), space, 50)  # checks actions with the protocol's own checks
-    world.step(sample(space, 50, np.random.default_rng(0)))
+    envs = RandomEnvironments(Box(), space, 50)  # checks actions like the protocol
+    envs.step(sample(space, 50, np.random.default_rng(0)))
 
 
 def test_samples_reach_both_ends() -> None:
@@ -261,19 +261,19 @@ def test_samples_reach_both_ends() -> None:
     "actions", [np.array([0, 2]), np.array([-1, 0]), np.array([0]), np.array([0.0, 1.0]), np.array([0, 1], np.int32)]
 )
 def test_actions_outside_the_space_break_the_contract(actions: np.ndarray) -> None:
-    world = RandomEnvironments(Box(), Discrete(2), 2)
-    world.reset()
+    envs = RandomEnvironments(Box(), Discrete(2), 2)
+    envs.reset()
     with pytest.raises(ContractBroken, match="action"):
-        world.step([actions])
+        envs.step([actions])
 
 
 def test_random_environments_terminate_and_truncate_episodes() -> None:
-    world = RandomEnvironments(Box(shape=(2,)), Discrete(2), 2, next_step=[True, False], end_probability=0.4)
-    world.reset()
+    envs = RandomEnvironments(Box(shape=(2,)), Discrete(2), 2, next_step=[True, False], end_probability=0.4)
+    envs.reset()
     seen = {"terminated": 0, "truncated": 0, "first": 0}
     starting, counted = np.zeros(2, np.bool_), 0
     for _ in range(100):
-        step = world.step([np.zeros(2, np.int64)])
+        step = envs.step([np.zeros(2, np.int64)])
         np.testing.assert_array_equal(step.first, starting)
         assert not (step.first & step.ended).any()
         assert not (step.terminated & step.truncated).any()
@@ -287,10 +287,10 @@ def test_random_environments_terminate_and_truncate_episodes() -> None:
         for name in seen:
             seen[name] += int(getattr(step, name).sum())
     assert min(seen.values()) > 10
-    assert counted == world.counted == 200 - seen["first"]
+    assert counted == envs.counted == 200 - seen["first"]
 
 
-# An algorithm of one number: the value of everything. Each of the others breaks one rule.
+# An algorithm with one parameter: the value of every observation. Each subclass below breaks one rule.
 
 
 class Config(ConfigBase):
@@ -303,7 +303,7 @@ class ParameterServer(ParameterServerBase):
 
 
 class Agent(AgentBase):
-    """Learns what a reward and what follows it are worth by and large; acts by the sign of what it sees."""
+    """An agent that learns the mean return, and acts by the sign of its first input."""
 
     def __init__(self, config: Any, context: Any) -> None:
         super().__init__(config, context)
@@ -338,7 +338,7 @@ class Agent(AgentBase):
         self.value = float(pushed.pulled.parameters[0])
 
 
-class TestAnAgentThatKeepsTheContract(AgentCompliance):
+class TestValidAgent(AgentCompliance):
     algorithm = algorithm_of("mean", Path(__file__), Config, Agent, ParameterServer)
     config_section: ClassVar = {"path": "mean"}
     observation_space = Box(-1, 1, shape=(2,))
@@ -351,7 +351,7 @@ class DeclaresRewards(ParameterServer):
         return {"rewards": 1}
 
 
-class GathersRewards(Agent):
+class RecordsRewards(Agent):
     def step(self, step: StepResult) -> Leaves:
         if not self.context.exploit:
             self.gather(step)
@@ -361,27 +361,27 @@ class GathersRewards(Agent):
         self.context.metrics.statistic("rewards", Moments.of(step.rewards[self.valid(step), None]))
 
 
-class TestAnAgentThatGathersStatistics(TestAnAgentThatKeepsTheContract):
-    algorithm = algorithm_of("gathering", Path(__file__), Config, GathersRewards, DeclaresRewards)
+class TestAgentWithStatistics(TestValidAgent):
+    algorithm = algorithm_of("gathering", Path(__file__), Config, RecordsRewards, DeclaresRewards)
 
 
-class GathersInExploit(GathersRewards):
+class RecordsInExploit(RecordsRewards):
     def step(self, step: StepResult) -> Leaves:
         self.gather(step)
         return super().step(step)
 
 
-class GathersVoidRewards(GathersRewards):
+class RecordsVoidRewards(RecordsRewards):
     def gather(self, step: StepResult) -> None:
         self.context.metrics.statistic("rewards", Moments.of(step.rewards[:, None]))
 
 
-class GathersNothing(GathersRewards):
+class RecordsNothing(RecordsRewards):
     def gather(self, step: StepResult) -> None:
         pass
 
 
-class DeclaresNonsense(ParameterServer):
+class DeclaresInvalidSize(ParameterServer):
     def statistics(self) -> dict[str, int]:
         return {"rewards": 0}
 
@@ -418,23 +418,23 @@ class LearnsFromVoidRewards(Agent):
         return np.ones_like(step.first)
 
 
-class BootstrapsNever(Agent):
+class NeverBootstraps(Agent):
     def bootstrap(self, step: StepResult) -> np.ndarray:
         return np.zeros(len(step.first))
 
 
-class BootstrapsAlways(Agent):
+class AlwaysBootstraps(Agent):
     def bootstrap(self, step: StepResult) -> np.ndarray:
         return super().bootstrap(replace(step, truncated=step.ended))
 
 
-class Swallows(Agent):
+class SuppressesErrors(Agent):
     def push(self, gradient: np.ndarray, env_steps: int) -> None:
         with contextlib.suppress(TrainingEnded, ParameterServerUnavailable):
             super().push(gradient, env_steps)
 
 
-class ClosesTheBridge(Agent):
+class ClosesParameters(Agent):
     def close(self) -> None:
         self.context.parameters.close()
 
@@ -467,8 +467,8 @@ class NeverPushes(Agent):
         pass
 
 
-class Forgetful(Agent):
-    """Takes the answer of a discarded push for what it is not."""
+class FailsAfterDiscard(Agent):
+    """An agent that fails if a push is discarded."""
 
     def push(self, gradient: np.ndarray, env_steps: int) -> None:
         if self.context.parameters.push(gradient, env_steps).discarded:
@@ -496,24 +496,24 @@ class Float64Parameters(ParameterServer):
         (CountsEpisodes, "test_training_pushes_and_counts_every_step_once"),
         (NeverPushes, "test_training_pushes_and_counts_every_step_once"),
         (LearnsFromVoidRewards, "test_void_rewards_do_not_affect_training"),
-        (BootstrapsNever, "test_final_observation_is_used_if_truncated"),
-        (BootstrapsAlways, "test_final_observation_is_ignored_if_terminated"),
-        (Swallows, "test_exceptions_of_parameters_pass_through_the_agent"),
-        (ClosesTheBridge, "test_actions_are_in_the_action_space"),
+        (NeverBootstraps, "test_final_observation_is_used_if_truncated"),
+        (AlwaysBootstraps, "test_final_observation_is_ignored_if_terminated"),
+        (SuppressesErrors, "test_exceptions_of_parameters_pass_through_the_agent"),
+        (ClosesParameters, "test_actions_are_in_the_action_space"),
         (PushesAtTheEnd, "test_close_is_safe_at_any_time"),
         (RefusesAll, "test_supported_spaces_are_accepted"),
         (AcceptsAll, "test_impossible_spaces_are_refused_in_one_sentence"),
-        (Forgetful, "test_agent_continues_after_discarded_gradients"),
+        (FailsAfterDiscard, "test_agent_continues_after_discarded_gradients"),
         (DrawsParameters, "test_initial_parameters_are_a_flat_float32_vector"),
         (Float64Parameters, "test_initial_parameters_are_a_flat_float32_vector"),
-        (DeclaresNonsense, "test_agent_records_every_declared_statistic"),
-        (GathersRewards, "test_agent_records_every_declared_statistic"),
+        (DeclaresInvalidSize, "test_agent_records_every_declared_statistic"),
+        (RecordsRewards, "test_agent_records_every_declared_statistic"),
     ],
 )
 def test_agent_that_breaks_a_rule_fails_compliance(broken: Any, test: str) -> None:
     is_agent = issubclass(broken, Agent)
 
-    class Broken(TestAnAgentThatKeepsTheContract):
+    class Broken(TestValidAgent):
         __test__ = False
         algorithm = algorithm_of(
             "broken", Path(__file__), Config, broken if is_agent else Agent, ParameterServer if is_agent else broken
@@ -526,13 +526,13 @@ def test_agent_that_breaks_a_rule_fails_compliance(broken: Any, test: str) -> No
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (GathersInExploit, "test_exploit_mode_is_deterministic_and_never_pushes"),
-        (GathersVoidRewards, "test_void_rewards_do_not_affect_training"),
-        (GathersNothing, "test_agent_records_every_declared_statistic"),
+        (RecordsInExploit, "test_exploit_mode_is_deterministic_and_never_pushes"),
+        (RecordsVoidRewards, "test_void_rewards_do_not_affect_training"),
+        (RecordsNothing, "test_agent_records_every_declared_statistic"),
     ],
 )
 def test_agent_that_records_wrong_statistics_fails_compliance(broken: type[Agent], test: str) -> None:
-    class Broken(TestAnAgentThatGathersStatistics):
+    class Broken(TestAgentWithStatistics):
         __test__ = False
         algorithm = algorithm_of("broken", Path(__file__), Config, broken, DeclaresRewards)
 

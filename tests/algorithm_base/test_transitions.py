@@ -1,4 +1,4 @@
-"""Transitions against an oracle that goes through whole episodes, for ends of every kind."""
+"""Transitions of all kinds of episodes, compared with an oracle that processes whole episodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANES = Box(0, 1, (5, 4, 2), "bool")
 
 @dataclass
 class Moment:
-    """What one environment saw and did, and what came of it."""
+    """One step of an environment: inputs, action, values and reward."""
 
     inputs: np.ndarray
     action: int
@@ -38,14 +38,14 @@ class Moment:
 
 @dataclass
 class Oracle:
-    """Transitions as they should be, by environment: (observation, action, reward, discount, next, priority)."""
+    """The expected transitions of one environment: (observation, action, reward, discount, next, priority)."""
 
     steps: int
     found: list[tuple[Any, ...]] = field(default_factory=list)
     episode: list[Moment] = field(default_factory=list)
 
     def end(self, following: np.ndarray | None, value: float) -> None:
-        """Every transition that is left; `following` is None if nothing follows."""
+        """Complete all pending transitions. `following` is None if the episode terminated."""
         while self.episode:
             self.complete(following, value)
 
@@ -59,7 +59,7 @@ class Oracle:
 
 
 class Values:
-    """Values that depend on what is seen."""
+    """Action values that depend on the inputs."""
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         sums = inputs.reshape(len(inputs), -1).astype(np.float64)
@@ -67,15 +67,15 @@ class Values:
         return (sums @ weights / 255).astype(np.float32)
 
 
-def lived(space: Space, history: int, steps: int, groups: int, moments: int, seed: int) -> tuple[Any, ...]:
-    """Live through random episodes, with a reset in between; return the memory, the layout and the oracles."""
+def play_episodes(space: Space, history: int, steps: int, groups: int, moments: int, seed: int) -> tuple[Any, ...]:
+    """Play random episodes with some resets; return the replay memory, the layout and the oracles."""
     rng = np.random.default_rng(seed)
     layout = ObservationLayout(space, history)
     table = transition_table(layout, 20_000, 1.0)
     replay = LocalReplay(TableDeclaration(table), N, groups=groups)
     transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, insert_size=7)
     encoder, values = ObservationEncoder(space, N, history), Values()
-    world = RandomEnvironments(
+    envs = RandomEnvironments(
         space, Discrete(ACTIONS), N, next_step=[True, False, True, False, False], end_probability=0.15, seed=seed
     )
     oracles = [Oracle(steps) for _ in range(N)]
@@ -89,14 +89,14 @@ def lived(space: Space, history: int, steps: int, groups: int, moments: int, see
         transitions.act(inputs, restart, actions, worth)
         return [actions]
 
-    actions = act(encoder.reset(world.reset()), np.ones(N, np.bool_))
+    actions = act(encoder.reset(envs.reset()), np.ones(N, np.bool_))
     for number in range(moments):
         if number in (0, 1, 40, 41, moments // 2):
             transitions.clear()
             for oracle in oracles:
                 oracle.episode.clear()
-            actions = act(encoder.reset(world.reset()), np.ones(N, np.bool_))
-        step = both_ends(world.step(actions), number)
+            actions = act(encoder.reset(envs.reset()), np.ones(N, np.bool_))
+        step = both_ends(envs.step(actions), number)
         cut_off = step.cut_off()
         final = None if cut_off is None else encoder.peek(cut_off)
         transitions.outcome(step, step.rewards, final, None if final is None else values(final).max(axis=1))
@@ -115,7 +115,7 @@ def lived(space: Space, history: int, steps: int, groups: int, moments: int, see
 
 
 def both_ends(step: StepResult, number: int) -> StepResult:
-    """At the time limit an episode may terminate as well."""
+    """Return the step with truncated episodes also terminated, if `number` is a multiple of 3."""
     if number % 3 or not step.truncated.any():
         return step
     return StepResult(
@@ -131,13 +131,13 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 @pytest.mark.parametrize(("steps", "groups"), [(1, 1), (5, 2)])
 @pytest.mark.parametrize(("space", "history"), [(VECTOR, 4), (GREY, 4), (COLOUR, 3), (PLANES, 1)])
 def test_transitions_match_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
-    replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)
+    replay, layout, oracles = play_episodes(space, history, steps, groups, 300, seed=steps)
     wanted = [transition for oracle in oracles for transition in oracle.found]
     state = state_of(replay.table, 1 << 20)
     count = replay.table.size
-    assert len(wanted) - 2 * 7 - N * steps <= count <= len(wanted), "what was not inserted yet is missing"
+    assert len(wanted) - 2 * 7 - N * steps <= count <= len(wanted), "only pending transitions may be missing"
     assert sum(discount == 0 for *_, discount, _, _ in wanted) > 50
-    assert len({round(discount, 6) for *_, discount, _, _ in wanted}) == steps + 1, "tails of every length"
+    assert len({round(discount, 6) for *_, discount, _, _ in wanted}) == steps + 1, "discounts of all lengths, and 0"
 
     by_observation = {key(transition[0]): transition for transition in wanted}
     assert len(by_observation) == len(wanted)
@@ -164,13 +164,15 @@ def key(observation: np.ndarray) -> bytes:
 
 
 def test_each_frame_is_stored_once() -> None:
-    replay, _, oracles = lived(GREY, 4, 3, 2, 300, seed=1)
+    replay, _, oracles = play_episodes(GREY, 4, 3, 2, 300, seed=1)
     transitions = sum(len(oracle.found) for oracle in oracles)
-    assert replay.table.frames < 1.4 * transitions, "a frame each, and those at ends of episodes of six steps"
+    assert replay.table.frames < 1.4 * transitions, (
+        "one frame per transition, and one at each end of episodes of about six steps"
+    )
 
 
 class Recorder(ReplayWriter):
-    """A writer that keeps what it was given."""
+    """A writer that keeps its insertions."""
 
     def __init__(self, environments: int) -> None:
         self.environments = np.arange(environments)
@@ -184,18 +186,18 @@ def test_insertions_refer_only_to_their_own_frames() -> None:
     writer = Recorder(2)
     layout = ObservationLayout(GREY, 4)
     transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
-    encoder, world = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, seed=3)
+    encoder, envs = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, seed=3)
     nothing, restart = np.zeros((2, 2), np.float32), np.ones(2, np.bool_)
-    inputs = encoder.reset(world.reset())
+    inputs = encoder.reset(envs.reset())
     for number in range(200):
         if number == 90:
-            for _ in range(30):  # a client that thinks better of it again and again
+            for _ in range(30):  # a client that resets repeatedly
                 transitions.clear()
-                inputs, restart = encoder.reset(world.reset()), np.ones(2, np.bool_)
+                inputs, restart = encoder.reset(envs.reset()), np.ones(2, np.bool_)
                 transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
         else:
             transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
-        step = world.step([np.zeros(2, np.int64)])
+        step = envs.step([np.zeros(2, np.int64)])
         cut_off = step.cut_off()
         transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
         inputs, restart = encoder.push(step.observations, step.restart), step.restart

@@ -25,7 +25,7 @@ def test_greedy_values_are_the_largest() -> None:
 
 
 def test_double_estimates_select_online_and_value_by_target() -> None:
-    # The online network prefers 0, 1 and 0, 1; the target network says that they are worth 1, 2 and -3, 7.
+    # The online network prefers actions 0, 1 and 0, 1. Their values by the target network are 1, 2 and -3, 7.
     assert greedy_values(Q, ONLINE).tolist() == [[1, 2], [-3, 7]]
 
 
@@ -37,9 +37,10 @@ def test_one_step_targets_of_q_learning_and_sarsa() -> None:
 
 
 def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
-    """One-step and two-step targets for three environments, the first of whose two steps is marked.
+    """Return one-step and two-step targets of three environments. `masks` apply to the first of two steps.
 
-    Rewards 1, then 10; gamma 0.5; what is seen next is worth 8, what is seen in the end 32, a final observation 100.
+    The rewards are 1, then 10; gamma is 0.5. The next observation has the value 8, the last one 32, and a final
+    observation 100.
     """
     flags = {name: np.isin(np.arange(3), masks.get(name, [])) for name in ("terminated", "truncated", "first")}
     marked = StepResult(np.ones(3), [np.zeros((3, 1))], **flags)
@@ -52,8 +53,8 @@ def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
 
 def test_terminated_and_truncated_have_different_targets() -> None:
     one, several = targets(terminated=[0], truncated=[1])
-    assert one == [1, 51, 5], "nothing follows; the final observation's value does; the next observation's does"
-    # The second step: 10 + 32 / 2 = 26, whatever ended before it. The first: 1; 1 + 100 / 2; 1 + 26 / 2.
+    assert one == [1, 51, 5], "bootstraps: none, the value of the final observation, the value of the next observation"
+    # The second step: 10 + 32 / 2 = 26 for all. The first step: 1; 1 + 100 / 2; 1 + 26 / 2.
     assert several == [[1, 51, 14], [26, 26, 26]]
 
 

@@ -1,7 +1,7 @@
-"""Deep Q-learning (Mnih et al. 2015) with double estimates (van Hasselt et al. 2016), as a stranger would write it.
+"""Deep Q-learning (Mnih et al. 2015) with double estimates (van Hasselt et al. 2016), as a user would write it.
 
-One file against the contracts of `relaax.algorithm_base` and `relaax.nn`: a replay memory in the worker, a target
-network.
+One file that uses only `relaax.algorithm_base`, `relaax.nn` and `relaax.optim`, with a replay memory in the worker and
+a target network.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from relaax.optim.clipping import clip_by_norm
 
 class Config(ConfigBase):
     rewards_gamma: float = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
-    replay_size: int = Field(50_000, ge=1, description="Transitions that are kept, the newest.")
+    replay_size: int = Field(50_000, ge=1, description="Number of newest transitions that are kept.")
     replay_start: int = Field(1_000, ge=1, description="Transitions before the first update.")
-    batch_size: int = Field(64, ge=1, description="Transitions of an update.")
+    batch_size: int = Field(64, ge=1, description="Transitions per update.")
     target_interval: int = Field(250, ge=1, description="Updates between two refreshes of the target network.")
-    final_epsilon: float = Field(0.01, ge=0, le=1, description="Share of random actions in the end.")
+    final_epsilon: float = Field(0.01, ge=0, le=1, description="Final share of random actions.")
     exploration_steps: int = Field(10_000, ge=1, description="Global steps over which epsilon falls from 1.")
     network: NetworkConfig = Field(NetworkConfig(dense=[128, 128], activation="relu"), description="The network.")
 
@@ -72,7 +72,7 @@ class Agent(AgentBase):
         self._replay = Replay(config.replay_size, spec.inputs)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._env_steps = self._updates = self._learned = self._global_step = 0
-        self._take(context.parameters.pull())
+        self._use(context.parameters.pull())
 
     @classmethod
     def refusal(cls, config: Config, observation_space: Any, action_space: Any) -> str | None:
@@ -88,7 +88,7 @@ class Agent(AgentBase):
         if not self.context.exploit:
             followed = after if step.final_observations is None else self._encoder.peek(step.final_observations)
             followed = np.where(step.ended[:, None], followed, after)
-            discounts = self.config.rewards_gamma * ~step.terminated  # what was truncated would have gone on
+            discounts = self.config.rewards_gamma * ~step.terminated  # a truncated episode still bootstraps
             valid = ~step.first
             columns = (self._inputs, self._actions, step.rewards, discounts, followed)
             self._replay.add(*(column[valid] for column in columns))
@@ -107,9 +107,9 @@ class Agent(AgentBase):
         self._env_steps = 0
         self._updates += 1
         if pushed.pulled is not None:
-            self._take(pushed.pulled)
+            self._use(pushed.pulled)
 
-    def _take(self, pulled: Any) -> None:
+    def _use(self, pulled: Any) -> None:
         self._online.set_parameters(pulled.parameters)
         self._global_step = pulled.global_step
         if self._updates % self.config.target_interval == 0:
@@ -128,7 +128,7 @@ class Agent(AgentBase):
         return [actions + self.context.action_space.start]
 
     def _gradient(self, before: Any, actions: Any, rewards: Any, discounts: Any, after: Any) -> Any:
-        """Of the mean of Huber(Q(s, a) - y) with y = r + discount * Q_target(s', argmax Q(s', .))."""
+        """Return the gradient of the mean of Huber(Q(s, a) - y), y = r + discount * Q_target(s', argmax Q(s', .))."""
         rows = np.arange(len(actions))
         best = self._q(self._online, after).argmax(axis=1)
         targets = rewards + discounts * self._q(self._target, after)[rows, best]
@@ -137,7 +137,7 @@ class Agent(AgentBase):
             by_q = np.zeros_like(outputs["q"])
             chosen = rows[: len(by_q)], actions[part]
             errors = outputs["q"][chosen] - targets[part]
-            by_q[chosen] = np.clip(errors, -1, 1) / len(actions)  # the derivative of Huber's loss
+            by_q[chosen] = np.clip(errors, -1, 1) / len(actions)  # the derivative of the Huber loss
             self.context.metrics.scalar("loss/td_error", float(np.abs(errors).mean()))
             return {"q": by_q}
 

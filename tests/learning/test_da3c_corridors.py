@@ -1,4 +1,4 @@
-"""da3c learns, from a seed and in seconds, what it cannot learn with a wrong sign, return or end of an episode."""
+"""da3c learns a task that requires correct signs, returns and ends of episodes, from a fixed seed in seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENVIRONMENTS = 16
 
 
 def trained(updates: int, **keys: Any) -> list[int]:
-    """The greedy action at every place, after training."""
+    """Train, and return the greedy action at every place."""
     section = {
         "path": "da3c",
         "episode_len": 2,
@@ -29,10 +29,10 @@ def trained(updates: int, **keys: Any) -> list[int]:
     spaces = (Corridors.observation_space, Corridors.action_space)
     parameters_client = RMSPropClient(DA3C.ParameterServer(config, *spaces).initial_parameters(config.seed), updates)
     agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
-    world = Corridors(ENVIRONMENTS, seed=4)
-    actions = agent.reset(world.reset())
+    envs = Corridors(ENVIRONMENTS, seed=4)
+    actions = agent.reset(envs.reset())
     while len(parameters_client.pushes) < updates:
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
     return greedy_actions(DA3C, config, parameters_client.parameters)
 
@@ -44,6 +44,6 @@ def test_best_policy_is_found() -> None:
 
 
 def test_other_discount_learns_another_policy() -> None:
-    """The test above would not pass by chance, nor whatever is learned."""
+    """This shows that the test above does not pass by chance or with any other policy."""
     actions = trained(500, rewards_gamma=1.0)
     assert set(actions) == {WALK}

@@ -1,4 +1,4 @@
-"""da3c learns, from a seed and in seconds, from observations in several parts, and actions that are several choices."""
+"""da3c learns with composite observations and with several choices per action, from a fixed seed in seconds."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ IMAGE = {"network": {"dense": [32]}, "history_len": 2}
 
 
 def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
-    """The mean reward of greedy actions after so many updates; 1 is all that there is."""
+    """Return the mean reward of greedy actions after training; the largest possible is 1."""
     section = SECTION | keys
     parameters_client = train(DA3C, section, kind(16, seed=4), updates, learning_rate=0.01)
-    world = kind(64, seed=9)
-    return mean_reward(judge(DA3C, section, world, 64, parameters_client), world, 20)
+    envs = kind(64, seed=9)
+    return mean_reward(judge(DA3C, section, envs, 64, parameters_client), envs, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CameraAndSpeed, CameraAndRoom])
 def test_image_and_other_parts_are_both_used(kind: type[Signs]) -> None:
-    """Half of it is what either alone is worth."""
+    """An agent that uses only one part reaches half of the reward."""
     assert reward_after(kind, 300, **IMAGE) > 0.95
 
 

@@ -1,4 +1,4 @@
-"""A one-file DQN against the contracts: short, it keeps them, and it solves CartPole through the ports."""
+"""A short one-file DQN: it complies with the contract of agents, and solves CartPole with the whole service."""
 
 from __future__ import annotations
 

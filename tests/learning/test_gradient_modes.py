@@ -1,4 +1,4 @@
-"""Every optimizer, and every way to combine the gradients of workers, learns the corridors that da3c learns."""
+"""da3c learns the corridors with every optimizer and every way to combine the gradients of workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.slow_parameters import fast_and_slow
 DA3C = load_algorithm("da3c", Path())
 WORKERS, ENVIRONMENTS, UPDATES = 2, 16, 1500
 RMSPROP = {"RMSProp": {"decay": 0.99, "epsilon": 0.01}, "initial_learning_rate": 0.05}
-WAYS: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, Any]] = {
     "rms_prop": RMSPROP,
     "adam": {"optimizer": "adam", "initial_learning_rate": 0.02},
     "momentum": {"optimizer": "momentum", "initial_learning_rate": 0.3},
@@ -28,9 +28,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "way",
+    "mode",
     fast_and_slow(
-        WAYS,
+        MODES,
         ("rms_prop", "worker_rms_prop", "delay_compensated"),
         *(
             "relaax/optim",
@@ -41,8 +41,8 @@ WAYS: dict[str, dict[str, Any]] = {
         ),
     ),
 )
-def test_best_policy_is_found(way: str) -> None:
-    steps = 2 * UPDATES // WORKERS  # an update of a worker takes two
+def test_best_policy_is_found(mode: str) -> None:
+    steps = 2 * UPDATES // WORKERS  # each update of a worker takes two steps
     section = {
         "episode_len": 2,
         "rewards_gamma": GAMMA,
@@ -50,14 +50,14 @@ def test_best_policy_is_found(way: str) -> None:
         "normalize_rewards": None,
         "network": {"dense": [], "separate": False},
         "max_global_step": steps * WORKERS * ENVIRONMENTS,
-        **WAYS[way],
+        **MODES[mode],
     }
-    worlds = [Corridors(ENVIRONMENTS, seed=4 + i) for i in range(WORKERS)]
-    shard = train_through_a_shard(DA3C, section, worlds, steps)
+    all_envs = [Corridors(ENVIRONMENTS, seed=4 + i) for i in range(WORKERS)]
+    shard = train_through_a_shard(DA3C, section, all_envs, steps)
     updates = shard.counters.version + shard.counters.discarded
     assert updates == UPDATES
     assert shard.counters.discarded_stale == shard.counters.discarded_not_finite == 0
-    if way != "loss_outliers":
+    if mode != "loss_outliers":
         assert shard.counters.discarded == 0
     config = DA3C.configure({"path": "da3c"} | section)
     actions = greedy_actions(DA3C, config, shard.pull()[1])

@@ -1,4 +1,4 @@
-"""Workers that update the shared parameters by themselves, without locks, learn the corridors that da3c learns."""
+"""da3c learns the corridors with workers that update shared parameters without locks."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ SECTION: dict[str, Any] = {
     "entropy_beta": 0.1,
     "normalize_rewards": None,
     "network": {"dense": [], "separate": False},
-    "max_global_step": 2 * UPDATES * ENVIRONMENTS,  # an update of a worker takes two of each, void ones not counted
+    "max_global_step": 2
+    * UPDATES
+    * ENVIRONMENTS,  # an update takes two steps of each environment; void steps do not count
     "RMSProp": {"decay": 0.99, "epsilon": 0.01},
     "initial_learning_rate": 0.05,
 }
 
 
-def work(config: Any, address: str, world: Corridors) -> None:
-    """One worker's life, until training has ended."""
-    spaces = world.observation_space, world.action_space
+def work(config: Any, address: str, envs: Corridors) -> None:
+    """Run one worker until training ends."""
+    spaces = envs.observation_space, envs.action_space
     with closing(ParameterClient(address, transport="hogwild")) as parameters_client, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
-        registered = parameters_client.register(Registration(description, environments=world.environments))
+        registered = parameters_client.register(Registration(description, environments=envs.environments))
         parameters, actors = agent_parameters(parameters_client, config), registered.actors
         context = AgentContext(
-            *spaces, world.environments, actors, config.seed, False, parameters, parameters_client.metrics
+            *spaces, envs.environments, actors, config.seed, False, parameters, parameters_client.metrics
         )
         agent = DA3C.Agent(config, context)
-        actions = agent.reset(world.reset())
+        actions = agent.reset(envs.reset())
         while True:
-            actions = agent.step(world.step(actions))
+            actions = agent.step(envs.step(actions))
             agent.learn()
 
 
-@pytest.mark.skipif(not SUPPORTED, reason="the system has no memory that can be handed over")
+@pytest.mark.skipif(not SUPPORTED, reason="the system cannot pass shared memory between processes")
 def test_best_policy_is_found() -> None:
     config = DA3C.configure(SECTION)
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Gorila and Ape-X balance a pole, with the settings of their configurations, in the test's own process."""
+"""Gorila and Ape-X learn CartPole with the settings of their configurations, in the process of the test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENVIRONMENTS = 8
 
 
 def trained(configuration: str, env_steps: int, target: float, **keys: Any) -> float:
-    """The first greedy return that is as good as the target, or the best of those every 5,000 steps."""
+    """Evaluate every 5,000 steps. Return the first greedy return of at least `target`, or else the best one."""
     section = dict(make_plan(configuration, []).configuration.algorithm)
     algorithm = load_algorithm(Path(section.pop("path")).name, Path())
     training = GymnasiumTraining(algorithm, section | {"seed": 11} | keys, "CartPole-v1", ENVIRONMENTS)
@@ -44,6 +44,6 @@ def test_replay_methods_learn_cartpole(configuration: str) -> None:
 )
 def test_replay_methods_solve_cartpole(configuration: str, short: bool) -> None:
     if short and configuration != "gorila_distributed_gym_cartpole":
-        pytest.skip("the long form; test_replay_methods_learn_cartpole trains with the same settings")
+        pytest.skip("long test; test_replay_methods_learn_cartpole trains with the same settings")
     target = 250 if short else 475
     assert trained(configuration, 200_000, target) >= target

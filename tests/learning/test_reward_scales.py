@@ -1,4 +1,4 @@
-"""Value methods with replay memory learn with their default whatever the scale of the rewards is."""
+"""Value methods with replay memory learn with default keys at any scale of rewards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN_KEYS: dict[str, dict[str, Any]] = {"gorila": {"exploration_frames": 5_000}, 
 
 
 class Match:
-    """One of three signs is shown; the action of the same number earns `scale`. Cut off after 20 steps."""
+    """Environments that show one of three signs. The action with its number earns `scale`. 20 steps per episode."""
 
     observation_space = Box(0, 1, (SIGNS,))
     action_space = Discrete(SIGNS)
@@ -71,13 +71,13 @@ def test_learning_does_not_depend_on_the_reward_scale(name: str, scale: float) -
     algorithm = load_algorithm(name, Path())
     section = KEYS | OWN_KEYS[name]
     config = algorithm.configure({"path": name} | section)
-    world = Match(ENVIRONMENTS, scale, seed=4)
-    spaces = world.observation_space, world.action_space
+    envs = Match(ENVIRONMENTS, scale, seed=4)
+    spaces = envs.observation_space, envs.action_space
     parameters_client = OptimizerClient(algorithm, config, *spaces)
     agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
-    actions = agent.reset(world.reset())
+    actions = agent.reset(envs.reset())
     for _ in range(1_000):
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
     judged = Match(1000, scale, seed=5)
     right = judged.matches(judge(algorithm, section, judged, 1000, parameters_client).reset(judged.reset()))

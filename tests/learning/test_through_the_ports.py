@@ -1,4 +1,4 @@
-"""The whole service learns: real servers, real environments, real sockets."""
+"""Training with the whole service: real servers, environments and sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ checks = pytest.mark.checks(
     *("relaax/parameters", "relaax/server/parameter_server/shard", "relaax/server/rlx_server/workers"),
 )
 WITHOUT_LOCKS = pytest.param(
-    "hogwild", marks=[checks, pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over")]
+    "hogwild",
+    marks=[checks, pytest.mark.skipif(not SUPPORTED, reason="the system cannot pass shared memory between processes")],
 )
 
 
@@ -23,7 +24,7 @@ WITHOUT_LOCKS = pytest.param(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bridge", ["auto", WITHOUT_LOCKS])
 def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
-    """Random play returns 20; the study `cartpole` has what other seeds needed."""
+    """Random play returns 20. The study `cartpole` reports the steps of other seeds."""
     target = 300 if short else 475
     options = "--clients", "4", "--target-return", str(target), "--set", f"rlx-server.bridge={bridge}"
     run = runs.start(*options, "--seed", "11", "--no-progress")
@@ -35,7 +36,7 @@ def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
 
 
 VARIANTS = {
-    # The mean return to reach in the short form and in the whole one: docs/results has what full training gives.
+    # The mean returns to reach in a short and in a whole run. docs/results has the returns of full training.
     "da3c_lstm_cartpole": (60, 200),  # random play returns 20, feed-forward at most 60
     "da3cc_gym_pendulum": (-900, -500),  # random play returns -1200
     "da3c_gym_acrobot": (-300, -150),  # random play returns -500
@@ -54,7 +55,7 @@ def test_variant_configuration_learns(runs: Runs, short: bool, config: str) -> N
 
 
 GREEDY = {
-    # Likewise, of greedy evaluations: some actors explore half of the time. Random play returns 20.
+    # The same for greedy evaluations, because some actors explore half of the time. Random play returns 20.
     "async_q_gym_cartpole": (120, 475),
     "async_sarsa_gym_cartpole": (120, 475),
     "n_step_q_gym_cartpole": (120, 475),
@@ -75,7 +76,7 @@ def test_greedy_actions_reach_the_target_evaluation(runs: Runs, short: bool, con
 
 
 UNTUNED = {
-    # Likewise, for the defaults alone: the study `first-contact` has more. Random play is what they begin with.
+    # The same with defaults only; the study `first-contact` has more environments. Training begins with random play.
     "FrozenLake-v1": (0.3, 0.6),  # random play returns 0.01
     "CliffWalking-v1": (-100, -20),  # random play falls off a hundred times in an episode
     "Acrobot-v1": (-250, -100),  # random play returns -500

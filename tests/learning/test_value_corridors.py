@@ -1,4 +1,4 @@
-"""Value methods learn, from a seed and in seconds, what they cannot with a wrong target or end of an episode."""
+"""Value methods learn a task that requires correct targets and ends of episodes, from a fixed seed in seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = tuple(OWN_KEYS)
 
 
 def trained(name: str, updates: int, **keys: Any) -> list[int]:
-    """The greedy action at every place, after training."""
+    """Train, and return the greedy action at every place."""
     algorithm = load_algorithm(name, Path())
     section = {
         "path": name,
@@ -56,10 +56,10 @@ def trained(name: str, updates: int, **keys: Any) -> list[int]:
     server = algorithm.ParameterServer(config, *spaces)
     parameters_client = RMSPropClient(server.initial_parameters(config.seed), updates, target=server.target_interval())
     agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=parameters_client)
-    world = Corridors(ENVIRONMENTS, seed=4)
-    actions = agent.reset(world.reset())
+    envs = Corridors(ENVIRONMENTS, seed=4)
+    actions = agent.reset(envs.reset())
     while len(parameters_client.pushes) < updates:
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
     return greedy_actions(algorithm, config, parameters_client.parameters)
 
@@ -101,6 +101,6 @@ def test_double_estimates_find_the_best_policy(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["n_step_q", "gorila"])
 def test_other_discount_learns_another_policy(name: str) -> None:
-    """The test above would not pass by chance, nor whatever is learned."""
+    """This shows that the tests above do not pass by chance or with any other policy."""
     actions = trained(name, 1500, rewards_gamma=1.0)
     assert set(actions) == {WALK}

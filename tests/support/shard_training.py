@@ -73,13 +73,15 @@ class ShardInProcess(ParameterClientBase):
         pass
 
 
-def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds: Sequence[World], steps: int) -> Shard:
+def train_through_a_shard(
+    algorithm: Algorithm, section: dict[str, Any], all_envs: Sequence[World], steps: int
+) -> Shard:
     """Train one worker for each environment batch, in turn step by step, and return the shard after `steps` steps.
 
     If each push is an update, a gradient of W workers has a staleness of W - 1.
     """
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | section)
-    spaces = worlds[0].observation_space, worlds[0].action_space
+    spaces = all_envs[0].observation_space, all_envs[0].action_space
     description = fingerprint(algorithm.name, config, *spaces)
     spec = AlgorithmModels(algorithm, config)(description)
     shard = Shard(
@@ -91,17 +93,17 @@ def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds:
         target=spec.target,
     )
     agents: list[AgentBase] = []
-    for number, world in enumerate(worlds):
+    for number, envs in enumerate(all_envs):
         client = ShardInProcess(shard, str(number))
-        registered = client.register(Registration(description, environments=world.environments))
-        actors = tuple(actor + number * world.environments for actor in registered.actors)
+        registered = client.register(Registration(description, environments=envs.environments))
+        actors = tuple(actor + number * envs.environments for actor in registered.actors)
         parameters = agent_parameters(client, config)
-        context = AgentContext(*spaces, world.environments, actors, config.seed, False, parameters, client.metrics)
+        context = AgentContext(*spaces, envs.environments, actors, config.seed, False, parameters, client.metrics)
         agents.append(algorithm.Agent(config, context))
-    actions = [agent.reset(world.reset()) for agent, world in zip(agents, worlds, strict=True)]
+    actions = [agent.reset(envs.reset()) for agent, envs in zip(agents, all_envs, strict=True)]
     for _ in range(steps):
-        for i, (agent, world) in enumerate(zip(agents, worlds, strict=True)):
-            actions[i] = agent.step(world.step(actions[i]))
+        for i, (agent, envs) in enumerate(zip(agents, all_envs, strict=True)):
+            actions[i] = agent.step(envs.step(actions[i]))
             agent.learn()
     assert np.isfinite(shard.pull()[1]).all()
     return shard

@@ -47,30 +47,30 @@ class RMSPropClient(FakeParameters):
 
 
 def train(
-    algorithm: Algorithm, section: Mapping[str, Any], world: World, updates: int, learning_rate: float = 0.05
+    algorithm: Algorithm, section: Mapping[str, Any], envs: World, updates: int, learning_rate: float = 0.05
 ) -> RMSPropClient:
     """Train an agent for `updates` updates, and return its parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
-    server = algorithm.ParameterServer(config, world.observation_space, world.action_space)
+    server = algorithm.ParameterServer(config, envs.observation_space, envs.action_space)
     parameters = server.initial_parameters(config.seed)
     parameters_client = RMSPropClient(parameters, updates, learning_rate, server.statistics(), server.target_interval())
     agent, _ = make_agent(
         algorithm,
         config,
-        world.observation_space,
-        world.action_space,
-        environments=world.environments,
+        envs.observation_space,
+        envs.action_space,
+        environments=envs.environments,
         parameters=parameters_client,
     )
-    actions = agent.reset(world.reset())
+    actions = agent.reset(envs.reset())
     while len(parameters_client.pushes) < updates:
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
     return parameters_client
 
 
 def judge(
-    algorithm: Algorithm, section: Mapping[str, Any], world: World, environments: int, trained: FakeParameters
+    algorithm: Algorithm, section: Mapping[str, Any], envs: World, environments: int, trained: FakeParameters
 ) -> AgentBase:
     """Return an agent in exploit mode with the trained parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
@@ -80,8 +80,8 @@ def judge(
     agent, _ = make_agent(
         algorithm,
         config,
-        world.observation_space,
-        world.action_space,
+        envs.observation_space,
+        envs.action_space,
         environments=environments,
         exploit=True,
         parameters=parameters_client,
@@ -89,12 +89,12 @@ def judge(
     return agent
 
 
-def mean_reward(agent: AgentBase, world: World, steps: int) -> float:
+def mean_reward(agent: AgentBase, envs: World, steps: int) -> float:
     """Return the mean reward of a step, without first steps of episodes in NEXT_STEP mode."""
     total, count = 0.0, 0
-    actions = agent.reset(world.reset())
+    actions = agent.reset(envs.reset())
     for _ in range(steps):
-        step = world.step(actions)
+        step = envs.step(actions)
         total += float(step.rewards[~step.first].sum())
         count += step.env_steps
         actions = agent.step(step)

@@ -1,4 +1,4 @@
-"""How the agents that act by action values explore, act and refuse."""
+"""Exploration, actions and refusals of the agents that act by action values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def agent_with(
     frame_skip: int = 1,
     **keys: Any,
 ) -> tuple[AgentBase, FakeParameters]:
-    """An agent to which actions are worth `biases`, whatever it sees."""
+    """Return an agent whose action values are `biases` for every observation."""
     parameters = np.array([*[0.0] * (2 * len(biases)), *biases], np.float32)
     config = ASYNC_Q.configure(LINEAR | keys)
     server = ASYNC_Q.ParameterServer(config, space, Discrete(len(biases)))
@@ -52,17 +52,17 @@ def test_exploration_begins_with_the_initial_epsilon() -> None:
 def test_epsilon_falls_with_the_frames_of_all_workers() -> None:
     keys = {"final_epsilons": [0.1], "final_epsilon_probabilities": [1], "update_interval": 1}
     agent, parameters_client = agent_with([0.0, 1.0], 4, exploration_frames=64, frame_skip=4, **keys)
-    world = RandomEnvironments(VECTOR, Discrete(2), 4, end_probability=0.0)
-    live(agent, world, 6)
+    envs = RandomEnvironments(VECTOR, Discrete(2), 4, end_probability=0.0)
+    live(agent, envs, 6)
     seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
-    # Each push counts 16 frames of 64, of which the agent hears with its answer: 1, then 1 - 0.9 / 4 and so on.
+    # Each push adds 16 of 64 frames, and its reply has the new count: epsilon is 1, then 1 - 0.9 / 4 and so on.
     assert seen == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
 
 
 def test_each_actor_has_its_own_final_epsilon() -> None:
     agent, _ = agent_with([0.0, 1.0], 9000, exploration_frames=0)
     mean = agent.reset(nothing(9000))[0].mean()
-    # Half of the random actions are the other one: 1 - (0.4 * 0.1 + 0.3 * 0.01 + 0.3 * 0.5) / 2.
+    # Half of the random actions differ from the best one: 1 - (0.4 * 0.1 + 0.3 * 0.01 + 0.3 * 0.5) / 2.
     assert mean == pytest.approx(0.9035, abs=0.02)
 
 
@@ -93,19 +93,19 @@ def test_value_of_held_out_states_is_that_of_best_actions() -> None:
     agent, parameters_client = agent_with([0.5, 2.0, 1.0], 4, held_out_states=3, update_interval=2, max_global_step=1)
     live(agent, RandomEnvironments(VECTOR, Discrete(3), 4), 20)
     seen = [value for name, value in parameters_client.scalars if name == "q/held_out"]
-    assert seen == [pytest.approx(2.0, abs=0.1)], "now and then, not with every update"
+    assert seen == [pytest.approx(2.0, abs=0.1)], "recorded at intervals, not with every update"
 
 
 def test_held_out_states_are_normalised_at_evaluation() -> None:
     space = Box(0, 100, shape=(1,))
     config = ASYNC_Q.configure(LINEAR | {"normalize_observations": True, "held_out_states": 2, "update_interval": 8})
     server = ASYNC_Q.ParameterServer(config, space, Discrete(2))
-    parameters = np.array([1, 1, 0, 0], np.float32)  # both actions are worth what is seen
+    parameters = np.array([1, 1, 0, 0], np.float32)  # the value of both actions is the observation
     parameters_client = FakeParameters(parameters, statistics=server.statistics(), target=server.target_interval())
     agent, _ = make_agent(ASYNC_Q, config, space, Discrete(2), environments=2, parameters=parameters_client)
     live(agent, RandomEnvironments(space, Discrete(2), 2), 12)
     (seen,) = [value for name, value in parameters_client.scalars if name == "q/held_out"]
-    assert abs(seen) < 3, "as they came they are some 50, and 10 where they are cut"
+    assert abs(seen) < 3, "the raw value is about 50, and 10 is the limit of clipping"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_contradictory_keys_are_refused(keys: dict[str, Any], sentence: str) -> 
 
 
 def test_sarsa_samples_the_action_after_a_truncated_episode() -> None:
-    """The action that would have been taken there is drawn: half of them are not the best."""
+    """The action at the final observation is sampled: half of the samples are not the best action."""
     algorithm, n = load_algorithm("async_sarsa", Path()), 4000
     keys = {"path": "async_sarsa", "update_interval": 1, "rewards_gamma": 0.5}
     config, parameters = algorithm.configure(LINEAR | keys), np.array([0, 0, 0, 0, 0, 1], np.float32)
@@ -137,7 +137,7 @@ def test_sarsa_samples_the_action_after_a_truncated_episode() -> None:
     never, always = np.zeros(n, np.bool_), np.ones(n, np.bool_)
     agent.step(StepResult(np.zeros(n), nothing(n), never, always, never.copy(), nothing(n)))
     agent.learn()
-    # Values 0 and 1, targets 0 and 0.5: (0 + 0.25 + 1 + 0.25) / 4. If it were the best: (0.25 + 0.25) / 2.
+    # Values 0 and 1, targets 0 and 0.5: (0 + 0.25 + 1 + 0.25) / 4. With the best action: (0.25 + 0.25) / 2.
     assert dict(parameters_client.scalars)["loss"] == pytest.approx(0.375, abs=0.02)
 
 

@@ -1,4 +1,4 @@
-"""What every algorithm must do, for the three that act by action values."""
+"""Compliance tests of async_q, async_sarsa and n_step_q."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestDoubleDuelingImages(AgentCompliance):
     action_space = Discrete(4, start=-1)
 
 
-class TestDuelingBesideAnImage(AgentCompliance):
+class TestDuelingWithImageAndNumbers(AgentCompliance):
     algorithm = ASYNC_Q
     config_section: ClassVar = {
         "path": "async_q",
@@ -74,7 +74,7 @@ class TestNStep(AgentCompliance):
     impossible_spaces = ((observation_space, Tuple([Discrete(2), Discrete(2)])),)
 
 
-class TestNStepWithAnLstm(AgentCompliance):
+class TestNStepLstm(AgentCompliance):
     algorithm = N_STEP_Q
     config_section: ClassVar = {
         "path": "n_step_q",

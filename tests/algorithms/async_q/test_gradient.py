@@ -1,4 +1,4 @@
-"""What the three algorithms push, against gradients worked out here by loops, for episodes written by hand."""
+"""Pushed gradients of the three algorithms, compared with gradients computed by loops for given episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = (*ONE_STEP, "n_step_q")
 class Scene(Script):
     """An agent whose values are linear in two numbers: Q(s, a) = s . W[:, a] + b[a], W [2, 2] and b [2] in `theta`.
 
-    Its target network has other parameters, `theta_minus`. It acts greedily, unless epsilon is said.
+    Its target network has other parameters, `theta_minus`. It acts greedily if `epsilon` is 0.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Scene(Script):
         return values(self.theta_minus, observation)
 
     def expect(self, push: int, examples: Sequence[tuple[np.ndarray, int, float]], environments: int = 2) -> None:
-        """The gradient is that of the examples (observation, action, target), squared errors of `theta`."""
+        """Check that a push is the gradient of the squared errors of (observation, action, target) by `theta`."""
         wanted = np.zeros(6)
         for observation, action, target in examples:
             error = self.q(observation)[action] - target
@@ -84,7 +84,7 @@ def values(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
 
 
 def following(name: str, scene: Scene, t: int, i: int) -> float:
-    """What observation t of environment i is worth, in the one-step methods."""
+    """Return the value of observation t of environment i in the one-step methods."""
     q = scene.q_minus(O[t][i])
     return float(q.max() if name == "async_q" else q[scene.actions[t][i]])
 
@@ -130,7 +130,7 @@ def test_only_truncated_episodes_bootstrap_the_final_value(name: str) -> None:
     scene.reset(O[0])
     scene.step([1, -2], O[1], terminated=[0], truncated=[1], final=F)
     scene.step([4, 8], O[2])
-    # Sarsa without exploration takes the online network's best action; the target network may prefer another.
+    # Without exploration Sarsa takes the online network's best action. The target network may prefer another.
     final = scene.q_minus(F[1])
     cut = float(final[scene.q(F[1]).argmax()] if name == "async_sarsa" else final.max())
     later = [
@@ -164,7 +164,7 @@ def test_void_transitions_are_ignored(name: str) -> None:
 def test_double_estimates_select_by_the_online_network(name: str) -> None:
     scene = Scene(name, 1, double=True)
     scene.reset(O[0])
-    # The networks disagree on what is best in environment 0's next observation and in environment 1's final one.
+    # The networks prefer different actions in the next observation of environment 0 and the final one of environment 1.
     candidates = np.random.default_rng(5).normal(size=(100, 2)).astype(np.float32)
     disputed = [o for o in candidates if scene.q(o).argmax() != scene.q_minus(o).argmax()]
     next_one, final = np.stack([disputed[0], O[1][1]]), np.stack([O[1][0], disputed[1]])
@@ -178,11 +178,11 @@ def test_last_row_of_a_rollout_begins_the_next(name: str) -> None:
     scene = Scene(name, 1, environments=1)
     scene.reset(O[0][:1])
     scene.step([3], O[1][:1])
-    scene.theta = np.array(scene.parameters_client.parameters)  # an update later
+    scene.theta = np.array(scene.parameters_client.parameters)  # after one update
     scene.step([-1], O[2][:1])
     worth = float(scene.q_minus(O[2][0]).max()) if name != "async_sarsa" else following(name, scene, 2, 0)
     scene.expect(1, [(O[1][0], scene.actions[1][0], -1 + GAMMA * worth)], environments=1)
-    assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
+    assert scene.parameters_client.pulls == 1, "the reply to a push has the parameters"
 
 
 def test_target_network_is_constant_until_its_refresh() -> None:
@@ -190,7 +190,7 @@ def test_target_network_is_constant_until_its_refresh() -> None:
     scene.reset(O[0][:1])
     for t in range(3):
         scene.theta = np.array(scene.parameters_client.parameters)
-        if t == 2:  # the second push made the third version: the worker hears of its copy with the answer
+        if t == 2:  # the second push made version 3, and its reply has the refreshed target network
             scene.theta_minus = scene.theta
         scene.step([t], O[t + 1][:1])
         target = t + GAMMA * float(scene.q_minus(O[t + 1][0]).max())

@@ -1,4 +1,4 @@
-"""A configuration file as users of RELAAX know it loads as it is."""
+"""An unchanged configuration file of earlier releases is loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_defaults_are_those_of_the_paper_except_documented() -> None:
     assert config.anneal_learning_rate is True
     assert (config.episode_len, config.rewards_gamma, config.entropy_beta) == (5, 0.99, 0.01)
     assert (config.gae_lambda, config.rms_prop.gradient_norm_clipping) == (1.0, 40.0)
-    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=1e-5), "the paper does not say its epsilon"
+    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=1e-5), "the paper does not give epsilon"
     assert config.normalize_rewards == "auto"
 
 

@@ -24,8 +24,8 @@ def agent_with(
     return make_agent(DA3C, config, space, Discrete(actions), parameters=parameters_client, **options)
 
 
-def preferring(action_logits: list[float]) -> np.ndarray:
-    """Parameters of a network without layers whose policy does not look at the two observations."""
+def constant_policy(action_logits: list[float]) -> np.ndarray:
+    """Return parameters of a network without hidden layers. Its policy ignores the observations."""
     n = len(action_logits)
     return np.array([*[0.0] * (2 * n), *action_logits, 0.0, 0.0, 0.0])
 
@@ -35,7 +35,7 @@ LINEAR: dict[str, Any] = {"network": {"dense": [], "separate": False}}
 
 def test_actions_are_sampled_from_the_policy() -> None:
     # softmax([log 3, 0]) = [3/4, 1/4]; over 8000 samples the standard deviation is 0.005.
-    agent, _ = agent_with(preferring([np.log(3.0), 0.0]), environments=8000, keys=LINEAR)
+    agent, _ = agent_with(constant_policy([np.log(3.0), 0.0]), environments=8000, keys=LINEAR)
     (actions,) = agent.reset([np.zeros((8000, 2), np.float32)])
     assert actions.mean() == pytest.approx(0.25, abs=0.02)
     assert actions.dtype == np.int64
@@ -44,7 +44,7 @@ def test_actions_are_sampled_from_the_policy() -> None:
 def test_each_actor_draws_different_numbers() -> None:
     drawn = []
     for first_actor in (0, 0, 1):
-        agent, _ = agent_with(preferring([0.0, 0.0]), environments=100, first_actor=first_actor, keys=LINEAR)
+        agent, _ = agent_with(constant_policy([0.0, 0.0]), environments=100, first_actor=first_actor, keys=LINEAR)
         drawn.append(agent.reset([np.zeros((100, 2), np.float32)])[0].tolist())
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
@@ -52,50 +52,50 @@ def test_each_actor_draws_different_numbers() -> None:
 
 def test_exploit_takes_the_most_probable_action() -> None:
     agent, parameters_client = agent_with(
-        preferring([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR
+        constant_policy([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR
     )
-    world = RandomEnvironments(VECTOR, Discrete(3), 50)
-    actions = agent.reset(world.reset())
+    envs = RandomEnvironments(VECTOR, Discrete(3), 50)
+    actions = agent.reset(envs.reset())
     for _ in range(30):
         assert set(actions[0].tolist()) == {1}
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
     assert parameters_client.pushes == []
     assert parameters_client.scalars == []
 
 
 def test_exploit_samples_without_greedy_exploit() -> None:
     agent, _ = agent_with(
-        preferring([0.0, 0.0]), environments=50, exploit=True, keys=LINEAR | {"greedy_exploit": False}
+        constant_policy([0.0, 0.0]), environments=50, exploit=True, keys=LINEAR | {"greedy_exploit": False}
     )
     assert set(agent.reset([np.zeros((50, 2), np.float32)])[0].tolist()) == {0, 1}
 
 
 def test_exploit_pulls_parameters_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, parameters_client = agent_with(preferring([1.0, 0.0]), exploit=True, keys=LINEAR)
-    world = RandomEnvironments(VECTOR, Discrete(2), 1)
-    actions = agent.reset(world.reset())
-    parameters_client.publish(preferring([0.0, 1.0]))
-    actions = agent.step(world.step(actions))
-    assert (actions[0].tolist(), parameters_client.pulls) == ([0], 1), "not at every step"
+    agent, parameters_client = agent_with(constant_policy([1.0, 0.0]), exploit=True, keys=LINEAR)
+    envs = RandomEnvironments(VECTOR, Discrete(2), 1)
+    actions = agent.reset(envs.reset())
+    parameters_client.publish(constant_policy([0.0, 1.0]))
+    actions = agent.step(envs.step(actions))
+    assert (actions[0].tolist(), parameters_client.pulls) == ([0], 1), "parameters are not pulled at every step"
     monkeypatch.setattr("relaax.algorithm_base.exchange.EXPLOIT_PULL_SECONDS", -1.0)
-    actions = agent.step(world.step(actions))
+    actions = agent.step(envs.step(actions))
     assert (actions[0].tolist(), parameters_client.pulls) == ([1], 2)
 
 
 def test_agent_does_not_keep_or_change_its_arguments() -> None:
-    """The worker may use its buffers again."""
+    """The worker may reuse its buffers."""
     pushed = []
-    for spoil in (False, True):
+    for overwrite in (False, True):
         agent, parameters_client = agent_with(space=IMAGE, environments=2, keys=SMALL)
-        world = RandomEnvironments(IMAGE, Discrete(2), 2)
-        observations = world.reset()
+        envs = RandomEnvironments(IMAGE, Discrete(2), 2)
+        observations = envs.reset()
         actions = agent.reset(observations)
         for _ in range(5):
-            step = world.step(actions)
+            step = envs.step(actions)
             for leaf in (*step.observations, *(step.final_observations or [])):
                 leaf.flags.writeable = False
             actions = agent.step(step)
-            if spoil:
+            if overwrite:
                 for leaf in (*step.observations, *(step.final_observations or [])):
                     leaf.flags.writeable = True
                     leaf[...] = 77
@@ -108,25 +108,25 @@ def test_agent_does_not_keep_or_change_its_arguments() -> None:
 
 def test_returned_actions_never_change() -> None:
     agent, _ = agent_with(environments=4)
-    world = RandomEnvironments(VECTOR, Discrete(2), 4)
-    actions = agent.reset(world.reset())
+    envs = RandomEnvironments(VECTOR, Discrete(2), 4)
+    actions = agent.reset(envs.reset())
     for _ in range(12):
         kept = actions[0].copy()
-        following = agent.step(world.step(actions))
+        following = agent.step(envs.step(actions))
         np.testing.assert_array_equal(actions[0], kept)
         actions = following
 
 
 def test_gradient_is_a_mean_over_environments() -> None:
-    """The gradient is a mean over environments: two that see the same push what one of them would."""
+    """Two environments with the same observations push the gradient of one."""
     gradients = []
     for n in (1, 2):
         agent, parameters_client = agent_with(
             environments=n, keys={"episode_len": 1, "entropy_beta": 0.0} | LINEAR, actions=1
         )
         agent.reset([np.full((n, 2), 0.5, np.float32)])
-        nobody = np.zeros(n, np.bool_)
-        agent.step(StepResult(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nobody, nobody, nobody))
+        nowhere = np.zeros(n, np.bool_)
+        agent.step(StepResult(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nowhere, nowhere, nowhere))
         agent.learn()
         gradients.append(parameters_client.pushes[0].gradient)
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)

@@ -59,7 +59,7 @@ class TestStructuredObservations(AgentCompliance):
     action_space = Discrete(2)
 
 
-class TestNumbersBesideAnImage(AgentCompliance):
+class TestImageAndNumbers(AgentCompliance):
     algorithm = DA3C
     config_section: ClassVar = {
         "path": "da3c",

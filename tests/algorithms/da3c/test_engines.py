@@ -1,4 +1,4 @@
-"""Acting and gradients with da3c's networks and loss: the host's engine, numpy, TensorFlow, with one outcome."""
+"""The host engine, NumPy and TensorFlow give the same outputs and gradients for da3c's networks and loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DENSE = {"network": {"dense": [5]}}
 
 
 class Model:
-    """An engine with random parameters, and the gradient of da3c's loss."""
+    """An engine with random parameters and the loss of da3c."""
 
     def __init__(self, engine: Any, spec: Any, policy: Distribution, config: Any) -> None:
         self.engine, self.policy, self.config = engine, policy, config
@@ -101,7 +101,7 @@ def no_state(count: int) -> np.ndarray:
 
 
 def close(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> None:
-    """Gradients and statistics."""
+    """Check that two pairs (gradient, statistics) are almost equal."""
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-6)
     largest = np.abs(expected[0]).max()
     assert largest > 1e-4
@@ -164,7 +164,7 @@ def test_kept_rows_do_not_change_the_gradient(case: str, rows: list[int]) -> Non
     model.engine._network.forward = forwards
     for row in rows:
         model.act(batch.inputs[row], no_state(3), keep=row)
-        model.act(another.inputs[row], no_state(3))  # as for the value of a final observation
+        model.act(another.inputs[row], no_state(3))  # like the value of a final observation
     acted = forwards.examples
     found = model.gradient(batch)
     assert forwards.examples - acted == 3 * (5 - len(rows))
@@ -186,7 +186,7 @@ def test_rows_kept_with_old_parameters_are_recomputed() -> None:
 
 
 def test_row_after_the_batch_does_not_evict_kept_rows() -> None:
-    """If the environments step before the gradient, what begins the next rollout was acted on already."""
+    """If environments step before the gradient, the first row of the next rollout is already acted on."""
     model, spec = made(HostEngine, VECTOR, shape=(5, 3), **DENSE), spec_of(VECTOR, **DENSE)
     batch = batch_of(spec, POLICY, 5, 3)
     for row in range(5):
@@ -209,7 +209,7 @@ def test_batch_shapes_may_vary() -> None:
 
 @pytest.mark.parametrize("kept", [1, 4, 8])
 def test_batch_larger_than_one_part_gives_the_same_gradient(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
-    """Parts that begin within a row, and rows for which there is no room."""
+    """Some parts begin inside a row, and some rows exceed the memory for kept rows."""
     space, policy, keys = CASES["image"]
     spec = spec_of(space, policy, **keys)
     batch = batch_of(spec, policy, 5, 3)
@@ -255,10 +255,10 @@ def test_training_on_a_cpu_does_not_call_tensorflow(monkeypatch: pytest.MonkeyPa
     agent, parameters_client = make_agent(
         DA3C, DA3C.configure({"path": "da3c"} | keys), space, Discrete(3), environments=2
     )
-    world = RandomEnvironments(space, Discrete(3), 2)
-    actions = agent.reset(world.reset())
+    envs = RandomEnvironments(space, Discrete(3), 2)
+    actions = agent.reset(envs.reset())
     for _ in range(12):
-        actions = agent.step(world.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
     assert len(parameters_client.pushes) == 2
 
@@ -297,7 +297,7 @@ def test_all_engines_return_the_same_outputs(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["lstm", "lstm, separate", "lstm, numbers beside an image"])
 def test_lstm_rows_are_reused_only_if_all_are_kept(case: str) -> None:
-    """What an LSTM computed when it acted serves the gradient: all rows, or none."""
+    """The gradient reuses the LSTM's outputs of acting if all rows are kept, otherwise none."""
     space, policy, keys = CASES[case]
     spec = spec_of(space, policy, **keys)
     batch = batch_of(spec, policy, 5, 3)
@@ -334,7 +334,7 @@ def test_tensorflow_acts_by_the_newest_parameters() -> None:
 
 
 class Counted:
-    """Counts the calls of a function, and the examples that it is given."""
+    """A wrapper that counts the calls and the examples of a function."""
 
     def __init__(self, function: Any) -> None:
         self.function = function

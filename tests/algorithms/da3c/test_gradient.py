@@ -1,4 +1,4 @@
-"""What the agent pushes, against gradients that are worked out independently for episodes written out by hand."""
+"""Pushed gradients, compared with independently computed gradients for given episodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Scene(Script):
         keys["network"] = {"separate": False} | keys.get("network", {})
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
         if keys["network"].get("convolutions"):
-            self.theta = np.abs(self.theta)  # no filter is silent: every pixel matters
+            self.theta = np.abs(self.theta)  # every filter is active, so every pixel affects the outputs
         self.parameters_client = FakeParameters(self.theta, learning_rate=0.5)
         agent, _ = make_agent(
             DA3C,
@@ -50,7 +50,7 @@ class Scene(Script):
 
 
 def expected(forward: Forward, theta: np.ndarray, examples: Sequence[tuple[Any, int, float]], n: int) -> np.ndarray:
-    """Of examples (input, action, return)."""
+    """Return the gradient of the examples (input, action, return)."""
     inputs, actions, returns = (list(column) for column in zip(*examples, strict=True))
     return a3c_gradient(
         forward, theta, np.array(inputs, np.float64), actions, returns, environments=n, value_weight=WEIGHT, beta=BETA
@@ -117,7 +117,7 @@ def test_push_records_loss_and_gradient_norm() -> None:
 def test_only_truncated_episodes_bootstrap_the_final_value() -> None:
     scene = vector_scene(2)
     scene.reset(O[0])
-    # Environment 0 is terminated, environment 1 truncated; both go on with new episodes.
+    # Environment 0 terminates, environment 1 is truncated. Both continue with new episodes.
     scene.step([1, -2], O[1], terminated=[0], truncated=[1], final=F)
     scene.step([4, 8], O[2])
     later = [r + GAMMA * value(scene.theta, O[2][i]) for i, r in enumerate([4, 8])]
@@ -157,7 +157,7 @@ def test_void_transitions_are_ignored() -> None:
     scene = vector_scene(3)
     scene.reset(O[0])
     scene.step([1, -2], O[1], terminated=[0], final=O[1])  # NEXT_STEP: the observation is the final one
-    scene.step([1e30, 3], O[2], first=[0])  # and here environment 0 begins
+    scene.step([1e30, 3], O[2], first=[0])  # environment 0 begins an episode here
     scene.step([5, 0.5], O[3])
     push = scene.parameters_client.pushes[0]
     ends = [value(scene.theta, O[3][i]) for i in range(2)]
@@ -189,14 +189,14 @@ def test_next_rollout_uses_the_parameters_of_the_push() -> None:
     scene.step([3], O[1][:1])
     updated = scene.parameters_client.parameters
     assert not np.allclose(updated, scene.theta)
-    # Others push in the middle of the rollout: this worker goes on with what it has.
+    # Other workers push during the rollout. This worker continues with its parameters.
     scene.parameters_client.publish(np.zeros_like(updated))
     scene.step([-1], O[2][:1])
     first, second = scene.parameters_client.pushes
     assert (first.base.version, second.base.version) == (0, 1)
     target = -1 + GAMMA * value(updated, O[2][0])
     close(second.gradient, expected(NETWORK, updated, [(O[1][0], scene.actions[1][0], target)], n=1))
-    assert scene.parameters_client.pulls == 1, "parameters come with the answer to a push"
+    assert scene.parameters_client.pulls == 1, "the reply to a push has the parameters"
 
 
 def test_parameters_change_only_between_rollouts() -> None:
@@ -212,7 +212,7 @@ def test_parameters_change_only_between_rollouts() -> None:
 
 
 def three_steps(scene: Scene) -> np.ndarray:
-    """Of the rewards (1, 0, 5) and (-2, 3, 0.5), on the parameters that the scene began with."""
+    """Return the gradient for rewards (1, 0, 5) and (-2, 3, 0.5) with the scene's initial parameters."""
     examples = []
     for i, rewards in enumerate([(1, 0, 5), (-2, 3, 0.5)]):
         for t in range(3):
@@ -282,7 +282,7 @@ def test_actions_may_start_at_any_number() -> None:
     close(scene.parameters_client.pushes[0].gradient, expected(NETWORK, scene.theta, examples, n=2))
 
 
-# Images: 4x4 pixels of one shade, two frames stacked.
+# Images: 4x4 pixels of one shade, in stacks of two frames.
 IMAGE = Box(0, 255, shape=(4, 4), dtype=np.uint8)
 CONVOLUTION = {"network": {"convolutions": [{"filters": 2, "kernel": 2, "stride": 2}], "dense": []}}
 FLAT = {"network": {"convolutions": [], "dense": []}}
@@ -294,7 +294,7 @@ NETWORKS = [
 
 
 def frame(*shades: int) -> np.ndarray:
-    """One frame for each environment."""
+    """Return one frame for each environment."""
     return np.array([np.full((4, 4), shade) for shade in shades], np.uint8)
 
 
@@ -310,19 +310,20 @@ def test_frames_are_not_stacked_across_episodes(keys: dict[str, Any], network: F
         return float(network(scene.theta.astype(np.float64), stack(*shades)[None])[1][0])
 
     scene.reset(frame(10, 110))
-    # Environment 0 ends and begins anew with 30, environment 1 is cut off at 99 and begins anew with 130.
+    # Environment 0 terminates, and its next episode begins with 30. Environment 1 is truncated at 99, and its next
+    # episode begins with 130.
     scene.step([5, -0.5], frame(30, 130), terminated=[0], truncated=[1], final=frame(77, 99))
     scene.step([0.25, 7], frame(40, 140))
     scene.step([-3, 0], frame(50, 150))
     gradient = scene.parameters_client.pushes[0].gradient
-    left2 = -1 + GAMMA * v(40, 50)  # rewards of images are cut to plus or minus 1
+    left2 = -1 + GAMMA * v(40, 50)  # rewards of images are clipped to -1..1
     right2 = 0 + GAMMA * v(140, 150)
     a = scene.actions
     examples = [
         (stack(10, 10), a[0][0], 1.0),
         (stack(30, 30), a[1][0], 0.25 + GAMMA * left2),
         (stack(30, 40), a[2][0], left2),
-        # The final frame is seen after the frame of its own episode, not after that of the next.
+        # The final frame is stacked on the frame of its own episode, not on that of the next.
         (stack(110, 110), a[0][1], -0.5 + GAMMA * v(110, 99)),
         (stack(130, 130), a[1][1], 1 + GAMMA * right2),
         (stack(130, 140), a[2][1], right2),

@@ -1,4 +1,4 @@
-"""The loss of an actor-critic by hand, and that a changed term changes training through every engine."""
+"""The actor-critic loss computed by hand, and the effect of a changed term on the gradient of every engine."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def batch(steps: int, environments: int, policy: Distribution, mask: Any = 1.0) 
 
 
 def test_actor_critic_loss_by_hand() -> None:
-    # One step of two environments, the second of which counts nothing. pi = [3/4, 1/4], the action is 1, A = 2, and
-    # V = 1 where R = 4.
+    # One step of two environments; the second is masked. pi = [3/4, 1/4], the action is 1, A = 2, V = 1 and R = 4.
     policy = Categorical(2)
     given = batch(1, 2, policy, [[1, 0]])
     given.actions[...], given.advantages[...], given.targets[...] = 1, 2, 4
@@ -56,7 +55,7 @@ def test_actor_critic_loss_by_hand() -> None:
     }
     loss = LOSS.ActorCriticLoss(config(), policy, given)
     found = loss(outputs, slice(0, 2))
-    # By the logits: (A (pi - onehot) + beta pi (log pi + H)) / N; by the value: -2 c (R - V) / N.
+    # Derivative by the logits: (A (pi - onehot) + beta pi (log pi + H)) / N. By the value: -2 c (R - V) / N.
     by_logits = np.array([1.5, -1.5]) + BETA * 3 / 16 * log_3 * np.array([1, -1])
     np.testing.assert_allclose(found["policy"], [by_logits / 2, [0, 0]], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found["value"], [[-2 * C * 3 / 2], [0]], rtol=1e-6)
@@ -77,7 +76,7 @@ def test_derivative_is_the_slope_of_the_reported_loss(policy: Distribution) -> N
     outputs = {head: rng.normal(size=(6, width)).astype(np.float64) for head, width in heads.items()}
 
     def whole() -> float:
-        """The loss that is reported, a mean over the 4 steps that count; what is descended is that times 4 / 2."""
+        """Return the loss whose gradient is used: the reported mean over the 4 valid steps, times 4 / 2."""
         loss = LOSS.ActorCriticLoss(config(), policy, given)
         loss(outputs, slice(0, 6))
         return float(loss.means["loss"]) * 4 / 2
@@ -130,7 +129,7 @@ TERMS = {
 @pytest.mark.parametrize("kind", [HostEngine, TensorFlowEngine])
 @pytest.mark.parametrize("term", TERMS)
 def test_changed_loss_term_changes_the_gradient(kind: type[Engine], term: str) -> None:
-    """The loss stands once: its text is changed, and every engine descends another one."""
+    """The loss has one definition: if its source is changed, the gradient of every engine changes."""
     source, (before, after) = inspect.getsource(LOSS), TERMS[term]
     assert source.count(before) == 1
     changed = type(LOSS)(LOSS.__name__)

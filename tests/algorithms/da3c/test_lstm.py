@@ -1,4 +1,4 @@
-"""What the agent with a memory pushes, against a network that is unrolled step by step."""
+"""Pushed gradients of an agent with an LSTM, compared with a network that is unrolled step by step."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def scene(environments: int = 2, network: Network = SHARED, **keys: Any) -> Scen
     return Scene(DA3C, VECTOR, Discrete(2), environments, network, **keys)
 
 
-def left(s: Scene, *inputs: Any, theta: np.ndarray | None = None, memory: Any = None) -> Any:
-    """The memory that these inputs leave."""
+def state_after(s: Scene, *inputs: Any, theta: np.ndarray | None = None, memory: Any = None) -> Any:
+    """Return the LSTM state after these inputs."""
     return s.network.run(s.theta if theta is None else theta, inputs, memory)[1]
 
 
@@ -35,11 +35,11 @@ def test_episodes_may_end_inside_a_rollout(network: Network) -> None:
     s = scene(network=network, episode_len=3)
     s.reset(O[0])
     s.step([1, -2], O[1])
-    # Environment 0 is terminated, environment 1 cut off.
+    # Environment 0 terminates, environment 1 is truncated.
     s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
     s.step([-1, 4], O[3])
     ends = [r + GAMMA * s.value([O[2][i], O[3][i]]) for i, r in enumerate([-1, 4])]
-    # The final observation is seen with the memory of its own episode.
+    # The value of the final observation uses the LSTM state of its own episode.
     cut_off = 0.5 + GAMMA * s.value([O[0][1], O[1][1], F[1]])
     s.expect(
         0,
@@ -76,7 +76,7 @@ def test_lstm_state_continues_across_rollouts() -> None:
     _, second = s.parameters_client.pushes
     updated = second.base.parameters
     assert not np.allclose(updated, s.theta)
-    memory = left(s, O[0][0], O[1][0])  # with the parameters of the first rollout
+    memory = state_after(s, O[0][0], O[1][0])  # with the parameters of the first rollout
     end = 0.5 + GAMMA * s.value([O[2][0], O[3][0], O[4][0]], memory, updated)
     s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [3 + GAMMA * end, end], memory)])
 
@@ -144,7 +144,7 @@ def test_parameters_are_pulled_at_the_sync_interval() -> None:
     for t in range(7):
         s.step([1], O[t + 1][:1])
     assert [push.base.version for push in s.parameters_client.pushes] == [0, 0, 0, 3, 3, 3, 6]
-    memory = left(s, O[0][0], O[1][0])
+    memory = state_after(s, O[0][0], O[1][0])
     s.expect(2, [Stretch(O[2:3, 0], s.act(0, 2), [1 + GAMMA * s.value([O[2][0], O[3][0]], memory)], memory)])
 
 

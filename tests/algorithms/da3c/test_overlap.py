@@ -1,4 +1,4 @@
-"""What the agent pushes while its environments step: rollouts that begin before the update by the last one."""
+"""Overlap of learning and stepping: each rollout begins before the update of the previous one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LSTM = Network(features=2, hidden=3, cells=2, trunks=[{"policy": 2, "value": 1}]
 O = np.random.default_rng(1).normal(size=(9, 2, 2)).astype(np.float32)  # noqa: E741 - observations [time, environment]
 F = np.random.default_rng(2).normal(size=(2, 2)).astype(np.float32)  # final observations
 SEEDS = {(0, False): 4, (0, True): 0, (2, False): 1, (2, True): 0}
-"""By cells and whether the update makes the action drawn before it less likely."""
-NOBODY = np.zeros(1, np.bool_)
+"""Seeds by (LSTM cells, whether the update makes the previously drawn action less likely)."""
+NOWHERE = np.zeros(1, np.bool_)
 
 
 def scene(environments: int = 2, network: Network = FEED_FORWARD, **keys: Any) -> Scene:
@@ -38,10 +38,10 @@ def test_first_action_of_a_rollout_is_importance_weighted(network: Network, unli
     first, second = s.parameters_client.pushes
     updated = second.base.parameters
     assert not np.allclose(updated, s.theta)
-    # In the paper's order the first one is the same.
+    # The first gradient is the same as without overlap.
     end = -2 + GAMMA * s.value([O[0][0], O[1][0], O[2][0]])
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
-    # The action for O[2] was drawn before the update; all the rest is of the parameters after it.
+    # The action for O[2] was drawn before the update. Everything else uses the parameters after it.
     memory = s.network.run(s.theta, [O[0][0], O[1][0]])[1]
     (action,) = s.act(0, 2)
     ratio = np.exp(
@@ -59,7 +59,7 @@ def test_first_action_of_a_rollout_is_importance_weighted(network: Network, unli
 
 @pytest.mark.parametrize("network", [FEED_FORWARD, LSTM], ids=["feed-forward", "lstm"])
 def test_overlap_gives_equal_gradients_at_learning_rate_0(network: Network) -> None:
-    """Ends of every kind, at every place of a rollout; parameters that are fetched, or kept for three rollouts."""
+    """Episodes end in all ways at all steps of a rollout. Parameters are pulled after one or three rollouts."""
     pushed = []
     keys = {"episode_len": 3, "learning_rate": 0.0, "gae_lambda": 0.8}
     for overlap, interval in ((False, 1), (True, 1), (True, 3)):
@@ -88,7 +88,7 @@ def test_actions_are_returned_before_the_push() -> None:
     agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.learn()
-    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOWHERE, NOWHERE, NOWHERE))
     assert parameters_client.pushes == []
     agent.learn()
     agent.learn()
@@ -97,14 +97,14 @@ def test_actions_are_returned_before_the_push() -> None:
 
 def test_missing_learn_call_is_made_before_the_next_step() -> None:
     pushed = []
-    for asked in (True, False):
+    for calls_learn in (True, False):
         agent, parameters_client = make_agent(
             DA3C, DA3C.configure({"path": "da3c", "episode_len": 2}), VECTOR, Discrete(2)
         )
         agent.reset([O[0][:1]])
         for t in range(7):
-            agent.step(StepResult(np.ones(1), [O[t + 1][:1]], NOBODY, NOBODY, NOBODY))
-            if asked:
+            agent.step(StepResult(np.ones(1), [O[t + 1][:1]], NOWHERE, NOWHERE, NOWHERE))
+            if calls_learn:
                 agent.learn()
         pushed.append([push.gradient for push in parameters_client.pushes])
     assert len(pushed[0]) == 3
@@ -128,7 +128,7 @@ def test_reset_discards_the_first_row_of_the_next_rollout() -> None:
 def test_reset_discards_a_full_rollout() -> None:
     agent, parameters_client = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 1}), VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
-    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOWHERE, NOWHERE, NOWHERE))
     agent.reset([O[2][:1]])
     agent.learn()
     assert parameters_client.pushes == []
@@ -138,7 +138,7 @@ def test_without_overlap_step_pushes_the_rollout() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1, "overlap": False})
     agent, parameters_client = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
-    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOWHERE, NOWHERE, NOWHERE))
     assert len(parameters_client.pushes) == 1
     agent.learn()
     assert len(parameters_client.pushes) == 1

@@ -169,11 +169,11 @@ def test_unsupported_shapes_of_images_are_refused(space: Space, network: dict[st
 
 def test_too_small_channels_first_image_suggests_transposing() -> None:
     large = {"convolutions": [{"filters": 4, "kernel": 5, "stride": 1}]}
-    said = refusal(Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), Discrete(3), network=large) or ""
-    assert "an image of [3, 64, 256] is too small for convolution 0" in said
-    assert said.endswith("; transpose it to [64, 64, 3], or change algorithm.network.convolutions")
-    said = refusal(Box(0, 255, shape=(4, 4), dtype=np.uint8), Discrete(3), network=large) or ""
-    assert said.endswith("stride=1); change algorithm.network.convolutions")
+    sentence = refusal(Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), Discrete(3), network=large) or ""
+    assert "an image of [3, 64, 256] is too small for convolution 0" in sentence
+    assert sentence.endswith("; transpose it to [64, 64, 3], or change algorithm.network.convolutions")
+    sentence = refusal(Box(0, 255, shape=(4, 4), dtype=np.uint8), Discrete(3), network=large) or ""
+    assert sentence.endswith("stride=1); change algorithm.network.convolutions")
 
 
 def test_sizes_in_the_configuration_are_checked() -> None:
@@ -235,15 +235,15 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
 @pytest.mark.parametrize(
     ("space", "keys", "shapes"),
     [
-        # 16 x 16: convolutions as for the image alone give 5 x 5 x 32. 64 more come of the five numbers beside it.
+        # 16 x 16: convolutions as for the image alone give 5 x 5 x 32. The five other numbers add 64 features.
         (SMALL_CAMERA, {}, {"conv0/kernel": (4, 4, 12, 16), "side/kernel": (5, 64), "dense0/kernel": (864, 256)}),
         (SMALL_CAMERA, {"history_len": 1}, {"conv0/kernel": (4, 4, 3, 16), "dense0/kernel": (864, 256)}),
         (Tuple([image(16, 16)]), {}, {"conv0/kernel": (4, 4, 4, 16), "dense0/kernel": (800, 256)}),
         (Tuple([image(16, 16, 2, dtype=np.bool_), VECTOR]), {}, {"conv0/kernel": (4, 4, 2, 16)}),
-        # All numbers, as they always were: no history, and the layers of vectors.
+        # Numbers only: no history, and the layers of vectors.
         (SMALL_CAMERA, {"network": FLAT}, {"policy/dense0/kernel": (16 * 16 * 3 + 5, 64)}),
         (Tuple([image(7, 7, 3), Discrete(4)]), {}, {"policy/dense0/kernel": (7 * 7 * 3 + 4, 64)}),
-        # Unless convolutions are asked for.
+        # If convolutions are configured, small images have them.
         (
             Tuple([image(7, 7, 3), Discrete(4)]),
             {"network": CONVOLUTIONS},

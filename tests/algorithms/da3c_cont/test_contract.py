@@ -42,7 +42,7 @@ class TestLstm(AgentCompliance):
     action_space = Tuple([TORQUES, Box(-1, 1, shape=(2, 2), dtype="float64")])
 
 
-class TestLstmBesideAnImage(AgentCompliance):
+class TestLstmWithImageAndNumbers(AgentCompliance):
     algorithm = DA3C_CONT
     config_section: ClassVar = {
         "path": "da3c_cont",

@@ -1,4 +1,4 @@
-"""Whole episodes: an update for each, when it has ended."""
+"""Training on whole episodes, with one update after each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_target_of_an_episode_is_its_discounted_rewards(network: Network) -> Non
     s.step([-2], O[2][:1])
     assert s.parameters_client.pushes == []
     s.step([4], O[3][:1], terminated=[0], final=F[:1])
-    # At discount 0.9: 4, -2 + 3.6 = 1.6, 1 + 1.44 = 2.44; nothing is expected after the end.
+    # At discount 0.9: 4, -2 + 3.6 = 1.6, 1 + 1.44 = 2.44. A terminated episode has no bootstrap.
     s.expect(0, [Stretch(O[:3, 0], s.act(0, 0, 1, 2), [2.44, 1.6, 4.0])])
     s.step([0.5], O[4][:1])
     s.step([2], O[5][:1], terminated=[0], final=F[:1])
@@ -56,19 +56,21 @@ def test_each_environment_ends_at_its_own_step() -> None:
     s = scene(2)
     s.reset(O[0])
     s.step([1, 10], O[1])
-    s.step([2, 20], O[2], terminated=[1], final=O[2])  # NEXT_STEP: environment 1 begins anew one step late
+    s.step(
+        [2, 20], O[2], terminated=[1], final=O[2]
+    )  # NEXT_STEP: the next episode of environment 1 begins one step later
     s.step([3, 1e30], O[3], first=[1])
     s.step([4, 30], O[4], terminated=[0, 1], final=F)
     s.expect(0, [Stretch(O[:2, 1], s.act(1, 0, 1), [28.0, 20.0])], environments=1)
     r2 = 3 + GAMMA * 4
     r1 = 2 + GAMMA * r2
-    # Two that end in the same step, of different lengths, make one update.
+    # Two episodes of different lengths that end in the same step make one update.
     together = [
         Stretch(O[:4, 0], s.act(0, 0, 1, 2, 3), [1 + GAMMA * r1, r1, r2, 4]),
         Stretch(O[3:4, 1], s.act(1, 3), [30.0]),
     ]
     s.expect(1, together, environments=2)
-    # All steps count with the next push, whichever episode they belong to.
+    # The next push counts the steps of all episodes.
     assert [push.env_steps for push in s.parameters_client.pushes] == [4, 3]
 
 
@@ -130,7 +132,7 @@ def test_buffer_grows_with_the_longest_episode() -> None:
 
 @pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])
 def test_overlap_gives_equal_gradients_at_learning_rate_0(network: Network) -> None:
-    """Several that end at once, ends of every kind, and episodes longer than one may be."""
+    """Several episodes end at once, in all ways, and some exceed `longest_episode`."""
     pushed = []
     for overlap in (False, True):
         s = scene(3, network, overlap=overlap, longest_episode=4, gae_lambda=0.8)
@@ -152,7 +154,7 @@ def test_first_action_of_an_episode_is_importance_weighted() -> None:
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [4.6, 4.0])])
     updated = s.parameters_client.pushes[1].base.parameters
     assert not np.allclose(updated, s.theta)
-    # Everything but the first action is of the newest parameters.
+    # Everything except the first action uses the newest parameters.
     then, now = (likelihood(s.network.run(theta, [O[2][0]])[0][0], s.act(0, 2)[0])[0] for theta in (s.theta, updated))
     weight = np.exp(now - then)
     assert 0.001 < weight < 0.9

@@ -1,4 +1,4 @@
-"""What the agent pushes, against gradients that are worked out independently for episodes written out by hand."""
+"""Pushed gradients, compared with independently computed gradients for given episodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scene(environments: int, network: Network, **keys: Any) -> Scene:
 
 
 def normal(samples: Sequence[Any], x: Any) -> np.ndarray:
-    """(x - mean) / std of these samples, one pass over all of them."""
+    """Return x normalised by the mean and deviation of all samples, clipped to -10..10."""
     samples, x = np.array(samples, np.float64).reshape(-1, 2), np.asarray(x, np.float64)
     if not len(samples):
         return x
@@ -74,11 +74,11 @@ def test_observations_use_statistics_of_their_acting_step(network: Network) -> N
     s.reset(O[0])
     s.step([1, -2], O[1])
     s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
-    # What others gather meanwhile changes nothing before the next fetch.
+    # Statistics of other workers have no effect before the next pull.
     s.parameters_client.publish(s.theta, {"observation": Moments.of(np.full((50, 2), 1000.0))})
     s.step([-1, 4], O[3])
     n0, n1, n2, n3 = normal([], O[0]), normal(O[:1], O[1]), normal(O[:2], O[2]), normal(O[:3], O[3])
-    final = normal(O[:2], F)  # with the same statistics as what is seen beside it
+    final = normal(O[:2], F)  # with the statistics of the observation in the same step
     ends = [r + GAMMA * s.value([n2[i], n3[i]]) for i, r in enumerate([-1, 4])]
     cut_off = 0.5 + GAMMA * s.value([n0[1], n1[1], final[1]])
     s.expect(
@@ -130,7 +130,7 @@ def test_pulled_statistics_are_those_of_all_workers() -> None:
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
     s.parameters_client.publish(s.theta, {"observation": Moments.of(others)})
-    s.step([2], O[2][:1])  # acted on as it was seen: before the fetch
+    s.step([2], O[2][:1])  # normalised before the pull
     s.step([3], O[3][:1])
     s.step([4], O[4][:1])
     mine = list(O[:, 0])
@@ -199,7 +199,7 @@ def test_rewards_are_scaled_by_the_discounted_return() -> None:
     s.step([3], O[2][:1])
     s.step([-2], O[3][:1], terminated=[0], final=F[:1])
     s.step([5], O[4][:1])
-    sums = [1, 3 + GAMMA, -2 + GAMMA * (3 + GAMMA), 5]  # and anew after an episode's end
+    sums = [1, 3 + GAMMA, -2 + GAMMA * (3 + GAMMA), 5]  # the sum restarts after the end of an episode
     unit = [1.0, np.std(sums[:2]), np.std(sums[:3]), np.std(sums)]
     r = [reward / u for reward, u in zip([1, 3, -2, 5], unit, strict=True)]
     last = r[3] + GAMMA * s.value([O[4][0]])
@@ -220,7 +220,7 @@ def test_reset_clears_the_discounted_returns() -> None:
 def test_normalised_rewards_are_clipped() -> None:
     s = scene(1, FEED_FORWARD, episode_len=2, normalize_rewards="standardize", reward_clipping=0.5)
     s.reset(O[0][:1])
-    s.step([7], O[1][:1])  # alone: no different from the mean
+    s.step([7], O[1][:1])  # the only reward equals the mean
     s.step([9], O[2][:1])  # (9 - 8) / 1
     end = 0.5 + GAMMA * s.value([O[2][0]])
     s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [GAMMA * end, end])])
@@ -228,7 +228,7 @@ def test_normalised_rewards_are_clipped() -> None:
 
 
 def test_likelihood_is_of_the_action_before_clipping() -> None:
-    """The same random numbers, in a space without bounds and in a narrow one whose middle is elsewhere."""
+    """Compare an unbounded space with a narrow one whose middle is not 0, for the same random numbers."""
     free = scene(2, LSTM, episode_len=2)
     narrow = Scene(DA3C_CONT, VECTOR, Box([4, -0.5], [6, 0.5]), 2, LSTM, normalize_observations=False, episode_len=2)
     for s in (free, narrow):

@@ -89,7 +89,7 @@ def test_network_size_follows_the_spaces() -> None:
     # 24*128 + 128, (128 + 128)*512 + 512, mean and variance 2*(128*4 + 4), value 128 + 1.
     assert server().initial_parameters(0).size == 3_200 + 131_584 + 1_032 + 129
     assert server(spherical=True).initial_parameters(0).size == 3_200 + 131_584 + 516 + 129 + 129
-    # Two of 24*128 + 128, and the heads.
+    # Two trunks of 24*128 + 128, and the heads.
     assert server(lstm=False, network={"separate": True}).initial_parameters(0).size == 6_400 + 1_032 + 129
 
 

@@ -1,4 +1,4 @@
-"""How the agents of gorila and apex explore, fill their memory, and count."""
+"""Exploration, insertions and step counts of the agents of gorila and apex."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from relaax.replay.local import LocalReplay
 from support.table_copies import state_of
 
 SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
-BIASES = np.array([0, 0, 0, 0, 0, 1], np.float32)  # whatever is seen, the second action is worth 1, the first nothing
-TWENTY = Moments(1e9, np.zeros(1), np.full(1, 400e9))  # its standard deviation
+BIASES = np.array(
+    [0, 0, 0, 0, 0, 1], np.float32
+)  # for every observation the value of action 0 is 0, and of action 1 it is 1
+TWENTY = Moments(1e9, np.zeros(1), np.full(1, 400e9))  # of standard deviation 20
 SMALL: dict[str, Any] = {
     "replay_capacity": 1000,
     "learning_starts": 50,
@@ -61,23 +63,23 @@ def agent_of(
     return agent, parameters_client, replay
 
 
-def world(environments: int) -> RandomEnvironments:
+def random_environments(environments: int) -> RandomEnvironments:
     return RandomEnvironments(*SPACES, environments, end_probability=0.0)
 
 
 def test_gorila_epsilon_falls_with_frames_of_all_workers() -> None:
     keys = {"learner": "separate", "exploration_frames": 64, "actor_interval": 1, "learning_starts": 1000}
     agent, parameters_client, _ = agent_of("gorila", 4, frame_skip=4, **keys)
-    live(agent, world(4), 6)
+    live(agent, random_environments(4), 6)
     seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
     assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
 
 
 def test_epsilon_of_a_bundle_is_recorded_as_it_falls() -> None:
     agent, parameters_client, _ = agent_of("gorila", 4, exploration_frames=800, samples_per_insert=16)
-    live(agent, world(4), 300)
+    live(agent, random_environments(4), 300)
     seen = [value for name, value in parameters_client.scalars if name == "epsilon"]
-    assert len(seen) > 100, "with each update's parameters"
+    assert len(seen) > 100, "recorded with the parameters of each update"
     assert seen == sorted(seen, reverse=True)
     assert 0.5 < seen[0] < 0.9, "learning starts after 50 of 200 steps"
     assert seen[-1] == pytest.approx(0.1)
@@ -90,18 +92,18 @@ def test_full_memory_removes_items_as_configured(removal: str) -> None:
     (writer,) = replay.writers
     insert = writer.insert
 
-    def noted(insertion: Insertion) -> None:
+    def record_and_insert(insertion: Insertion) -> None:
         assert insertion.priorities is not None
         inserted.extend(insertion.priorities.tolist())
         insert(insertion)
 
-    writer.insert = noted  # type: ignore[method-assign]
-    live(agent, world(1), 1200)
+    writer.insert = record_and_insert  # type: ignore[method-assign]
+    live(agent, random_environments(1), 1200)
     kept = sorted(state_of(replay.table)["priorities"].tolist())
     assert len(inserted) > 1000
-    if removal == "oldest":  # the learner beside it gives back what was there, but for rounding
+    if removal == "oldest":  # the learner returns the same priorities, except for rounding
         assert kept == pytest.approx(sorted(inserted[-100:]), abs=1e-6)
-    else:  # what has just been inserted is not removed at once
+    else:  # new items are not removed immediately
         assert kept[-40:] == pytest.approx(sorted(inserted)[-40:], abs=1e-6)
         assert kept[-40] > sorted(inserted[-100:])[-40]
 
@@ -125,7 +127,7 @@ def test_exploration_of_gorila_begins_at_random() -> None:
 def test_each_actor_of_apex_has_its_own_epsilon(actor_count: int, first_actor: int, places: list[float]) -> None:
     keys = {"actor_interval": 1, "learning_starts": 1000}
     agent, parameters_client, _ = agent_of("apex", 4, actor_count=actor_count, first_actor=first_actor, **keys)
-    live(agent, world(4), 1)
+    live(agent, random_environments(4), 1)
     (seen,) = [value for name, value in parameters_client.scalars if name == "epsilon"]
     assert seen == pytest.approx(np.mean([0.4 ** (1 + 7 * place) for place in places]))
 
@@ -142,7 +144,7 @@ def test_apex_actors_insert_initial_priorities() -> None:
 
     live(agent, Two(*SPACES, 2, end_probability=0.0), 60)
     assert replay.table.size == 100
-    # 2 + 0.5 x 2 + 0.25 x 1 - 1, by its own values.
+    # 2 + 0.5 x 2 + 0.25 x 1 - 1, by the values of the actor.
     priorities = state_of(replay.table)["priorities"]
     np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
 
@@ -160,42 +162,42 @@ def test_stored_rewards_are_raw_and_priorities_are_scaled() -> None:
     live(agent, Twenty(*SPACES, 2, end_probability=0.0), 60)
     kept = state_of(replay.table)
     np.testing.assert_allclose(kept["columns/reward"], 30, rtol=1e-5)
-    # 1 + 0.5 x 1 + 0.25 x 1 - 1 or - 0, by the action that was taken.
+    # 1 + 0.5 x 1 + 0.25 x 1, minus the value of the taken action, 1 or 0.
     np.testing.assert_allclose(kept["priorities"], 1.75 - kept["columns/action"] + 1e-6, rtol=1e-5)
 
 
 def test_gorila_actors_insert_constant_priorities() -> None:
     agent, _, replay = agent_of("gorila", 2, prioritized=True, learning_starts=1000)
-    live(agent, world(2), 60)
+    live(agent, random_environments(2), 60)
     assert set(state_of(replay.table)["priorities"].tolist()) == {1.0}
 
 
 def test_bundle_learns_at_the_sample_limit_in_small_parts() -> None:
     agent, parameters_client, replay = agent_of("gorila", 4, samples_per_insert=8)
     updates = []
-    surroundings = world(4)
-    actions = agent.reset(surroundings.reset())
+    envs = random_environments(4)
+    actions = agent.reset(envs.reset())
     for _ in range(400):
-        actions = agent.step(surroundings.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
-        agent.learn()  # twice is no more than once
+        agent.learn()  # a second call has no effect
         updates.append(sum(push.gradient is not None for push in parameters_client.pushes))
     assert np.diff(updates).max() == 2, "8 x 4 samples a step are two batches"
     inserts = replay.limiter.inserts
     assert inserts > 1400
     assert updates[-1] * 16 <= inserts * 8
     assert updates[-1] * 16 >= inserts * 8 - 50 * 8 - 2 * 50 * 8, (
-        "all but what is there to begin with, and is on its way"
+        "all items except the first ones and the pending samples"
     )
-    assert parameters_client.global_step == surroundings.counted
+    assert parameters_client.global_step == envs.counted
     assert {push.env_steps for push in parameters_client.pushes if push.gradient is None} <= {400}, (
-        "before there is enough"
+        "before learning starts"
     )
 
 
 def test_agent_with_separate_learners_pushes_its_steps() -> None:
     agent, parameters_client, _ = agent_of("gorila", 3, learner="separate", actor_interval=10)
-    live(agent, world(3), 75)
+    live(agent, random_environments(3), 75)
     counts = [push.env_steps for push in parameters_client.pushes if push.gradient is None]
     assert counts == [30] * 7
     gradients = [push for push in parameters_client.pushes if push.gradient is not None]
@@ -204,11 +206,11 @@ def test_agent_with_separate_learners_pushes_its_steps() -> None:
 
 
 def actions_of(agent: AgentBase, environments: int, steps: int) -> list[list[int]]:
-    """The actions of each step of a life that begins now."""
-    surroundings, taken = world(environments), []
-    actions = agent.reset(surroundings.reset())
+    """Reset the agent, run it for `steps` steps, and return the actions of each step."""
+    envs, taken = random_environments(environments), []
+    actions = agent.reset(envs.reset())
     for _ in range(steps):
-        actions = agent.step(surroundings.step(actions))
+        actions = agent.step(envs.step(actions))
         agent.learn()
         taken.append(actions[0].tolist())
     return taken
@@ -236,14 +238,14 @@ def test_bundle_explores_less_with_the_frames() -> None:
     agent, parameters_client, _ = agent_of("gorila", 8, exploration_frames=800, final_epsilon=0)
     taken = actions_of(agent, 8, 130)
     assert parameters_client.global_step > 800
-    assert 0.2 < 1 - np.mean(taken[:10]) < 0.8, "half of the first actions are wrong at random"
-    assert 0.05 < 1 - np.mean(taken[45:55]) < 0.45, "a quarter at half of the annealing"
+    assert 0.2 < 1 - np.mean(taken[:10]) < 0.8, "about half of the first actions are wrong"
+    assert 0.05 < 1 - np.mean(taken[45:55]) < 0.45, "a quarter are wrong after half of the annealing"
     assert taken[-10:] == [[1] * 8] * 10
 
 
 @pytest.mark.parametrize("exploit", [False, True])
 def test_agent_acts_by_normalized_observations(exploit: bool) -> None:
-    """The first action is worth x, the second nothing: with a mean of 10, x is above nothing from 10 on."""
+    """The values are the normalised x and 0. The mean is 10, so action 0 is the best if x > 10."""
     gorila = load_algorithm("gorila", Path())
     box = Box(-99, 99, shape=(1,))
     config = gorila.configure({"path": "gorila", "normalize_observations": True} | SMALL | GREEDY)
@@ -277,11 +279,13 @@ def test_memory_keeps_observations_unnormalized() -> None:
         finals += step.final_observations or []
         actions = agent.step(step)
         agent.learn()
-    came = {tuple(row) for leaves in seen for row in leaves[0].tolist()} | {tuple(row) for f in finals for row in f}
+    seen_rows = {tuple(row) for leaves in seen for row in leaves[0].tolist()} | {
+        tuple(row) for f in finals for row in f
+    }
     kept = replay.table.sample(500).columns
     assert replay.table.size == 100
     for name in ("observation", "next_observation"):
-        assert {tuple(row) for row in kept[name].tolist()} <= came, name
+        assert {tuple(row) for row in kept[name].tolist()} <= seen_rows, name
 
 
 def test_exploit_agent_has_no_replay_memory() -> None:

@@ -1,4 +1,4 @@
-"""What every algorithm must do, for those that learn from a replay memory."""
+"""Compliance tests of gorila and apex."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE = Box(0, 255, shape=(9, 9), dtype="uint8")
 SMALL: dict[str, Any] = {"replay_capacity": 2000, "learning_starts": 60, "batch_size": 64, "samples_per_insert": 32}
 
 
-class TestABundle(AgentCompliance):
+class TestBundle(AgentCompliance):
     algorithm = GORILA
     config_section: ClassVar = SMALL | {
         "path": "gorila",
@@ -37,7 +37,7 @@ class TestABundle(AgentCompliance):
     )
 
 
-class TestABundleOfImages(AgentCompliance):
+class TestBundleWithImages(AgentCompliance):
     algorithm = GORILA
     config_section: ClassVar = SMALL | {
         "path": "gorila",
@@ -53,7 +53,7 @@ class TestABundleOfImages(AgentCompliance):
     action_space = Discrete(4, start=-1)
 
 
-class TestABundleBesideAnImage(AgentCompliance):
+class TestBundleWithImageAndNumbers(AgentCompliance):
     algorithm = GORILA
     config_section: ClassVar = SMALL | {
         "path": "gorila",
@@ -67,7 +67,7 @@ class TestABundleBesideAnImage(AgentCompliance):
     action_space = Discrete(3)
 
 
-class TestALearnerOfItsOwn(AgentCompliance):
+class TestSeparateLearner(AgentCompliance):
     algorithm = GORILA
     config_section: ClassVar = SMALL | {
         "path": "gorila",

@@ -1,4 +1,4 @@
-"""What the learner makes of a batch of three, worked out by hand."""
+"""Gradients and priorities of a learner for a batch of three items, computed by hand."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ BATCH = Sampled(
     keys=np.array([7, 8, 9], np.uint64),
     incarnations={0: "here"},
 )
-SEEN = Moments.of(np.array([[-1.0], [3.0]]))  # of mean 1 and standard deviation 2
-ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights by beta 1: 1 / (4 P), divided by the largest
-HALF = Moments.of(np.array([[0.0], [1.0]]))  # its standard deviation
+SEEN = Moments.of(np.array([[-1.0], [3.0]]))  # mean 1, standard deviation 2
+ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights for beta 1: 1 / (4 P), divided by the largest weight
+HALF = Moments.of(np.array([[0.0], [1.0]]))  # standard deviation 1/2
 OFFSET = 0.25  # of the priorities
 
 
 class Priorities(ReplayMemory):
-    """Keeps the priorities that came back."""
+    """A replay memory that keeps the updated priorities."""
 
     def __init__(self) -> None:
         self.given: list[np.ndarray] = []
@@ -58,17 +58,17 @@ class Priorities(ReplayMemory):
 
     @property
     def traffic(self) -> ReplayTraffic:
-        raise AssertionError("who drives a learner measures it")
+        raise AssertionError("the process of the learner measures the traffic")
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
-        raise AssertionError("a learner is given its samples")
+        raise AssertionError("a learner receives its samples as an argument")
 
     def update_priorities(self, sampled: Sampled, priorities: np.ndarray) -> None:
         assert sampled.keys is BATCH.keys
         self.given.append(priorities)
 
     def close(self) -> None:
-        raise AssertionError("the memory is not the learner's to close")
+        raise AssertionError("a learner must not close the memory")
 
 
 def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
@@ -106,7 +106,7 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
         ({}, [-3, 3.5, -2.5], [4, 14 / 3, -8 / 3, 7 / 3]),
         # Huber: derivatives -1, 1, -1.
         ({"errors": "huber"}, [-3, 3.5, -2.5], [2.5 / 3, 2 / 3, -0.5, 1 / 3]),
-        # The online network prefers 1 in the first and 0 in the third: y = 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
+        # The online network prefers action 1 in item 0 and 0 in item 2: y = 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
         ({"double": True}, [-1, 3.5, -1.5], [8 / 3, 14 / 3, -4 / 3, 7 / 3]),
     ],
 )
@@ -152,7 +152,7 @@ def test_importance_weights_grow_with_training() -> None:
     first = parameters_client.pushes[0]
     assert first.env_steps == 5
     assert first.gradient is not None
-    # Weights 1, 1, 1, of which the first gradient's part is -6 + 15; then 1 / sqrt(2), 1, 1.
+    # The weights are 1, 1, 1, so the first gradient is (-6 + 15) / 3. Later they are 1 / sqrt(2), 1, 1.
     assert first.gradient[0] == pytest.approx(3)
     parameters_client.publish(THETA)
     learner.step(BATCH)
@@ -183,7 +183,7 @@ def test_parameters_are_pulled_at_the_sync_interval() -> None:
 def test_learner_uses_the_refreshed_target_network() -> None:
     learner, parameters_client, memory = learner_with(renewed=1)
     learner.step(BATCH)
-    weights, offsets = parameters_client.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
+    weights, offsets = parameters_client.parameters.astype(np.float64).reshape(2, 2)  # also those of the target network
     learner.step(BATCH)
     columns = BATCH.columns
     chosen, best = columns["observation"] * weights + offsets, columns["next_observation"] * weights + offsets
@@ -201,7 +201,7 @@ def test_values_of_held_out_states_are_recorded_at_intervals() -> None:
 
 
 def normalized(mean: float, std: float) -> Sampled:
-    """The batch as a network is given it."""
+    """Return the batch with normalised observations."""
     columns = BATCH.columns | {
         name: (BATCH.columns[name] - np.float32(mean)) / np.float32(std) for name in ("observation", "next_observation")
     }
@@ -217,24 +217,25 @@ def test_learner_normalizes_by_the_merged_statistics(double: bool) -> None:
     plain.step(normalized(1, 2))
     np.testing.assert_allclose(parameters_client.pushes[0].gradient, expected.pushes[0].gradient, rtol=1e-5)
     np.testing.assert_allclose(memory.given, priorities.given, rtol=1e-5)
-    # Of -1, 3, 1 and 9 the mean is 3 and the standard deviation 14 ** 0.5.
+    # The mean of -1, 3, 1 and 9 is 3, the standard deviation 14 ** 0.5.
     parameters_client.publish(THETA, {"observation": Moments.of(np.array([[1.0], [9.0]]))})
     expected.publish(THETA)
     for one, batch in ((learner, BATCH), (plain, normalized(1, 2))):
         one.step(batch)
-        one.finish()  # type: ignore[attr-defined]  # the answer brings them
+        one.finish()  # type: ignore[attr-defined]  # the reply has the statistics
     learner.step(BATCH)
     plain.step(normalized(3, 14**0.5))
     np.testing.assert_allclose(parameters_client.pushes[2].gradient, expected.pushes[2].gradient, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("field", "lie"), [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)]
+    ("field", "extreme"),
+    [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)],
 )
-def test_outlier_item_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
+def test_outlier_item_leaves_the_gradient_of_the_others(field: str, extreme: float) -> None:
     learner, parameters_client, memory = learner_with()
     columns = {name: column.copy() for name, column in BATCH.columns.items()}
-    columns[field][2] = lie
+    columns[field][2] = extreme
     learner.step(replace(BATCH, columns=columns))
     assert parameters_client.pushes[0].gradient is not None
     # The items 0 and 1 of `test_targets_weights_and_priorities_by_hand`, as a mean over two.

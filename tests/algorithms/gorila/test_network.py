@@ -1,4 +1,4 @@
-"""The networks that gorila and apex have, with parameters counted by hand."""
+"""Networks of gorila and apex: their parameters, counted by hand."""
 
 from __future__ import annotations
 

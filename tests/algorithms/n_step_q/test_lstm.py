@@ -1,4 +1,4 @@
-"""What n_step_q with a memory pushes, against TensorFlow's derivative of the definition, over two rollouts."""
+"""Pushed gradients of n_step_q with an LSTM, compared with TensorFlow's derivative of the loss, over two rollouts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_gradients_pass_through_the_lstm_state(keys: dict[str, object], double: 
 
 
 class Oracle:
-    """The definition, step by step."""
+    """The definition of the targets and the loss, computed step by step."""
 
     def __init__(self, spec: NetworkSpec, values: ActionValues, target: np.ndarray, double: bool) -> None:
         self._spec, self._values, self._target, self._double = spec, values, target, double
@@ -74,7 +74,7 @@ class Oracle:
     def rollout(
         self, online: np.ndarray, begin: int, state: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient of the rollout that begins at this step, and the state before the next one."""
+        """Return the gradient of the rollout that begins at step `begin`, and the state before the next rollout."""
         starts, states, restarts = state, [state], [self._restart(begin)]
         after = []
         for t in range(begin, begin + T):
@@ -113,5 +113,5 @@ class Oracle:
         return outputs["value"] + advantage - tf.reduce_mean(advantage, -1, keepdims=True)
 
     def _restart(self, t: int) -> np.ndarray:
-        """Whether observation t begins an episode, for each environment."""
+        """Return whether observation t begins an episode, bool [N]."""
         return np.array([t == 0 or i in TERMINATED.get(t - 1, []) + TRUNCATED.get(t - 1, []) for i in range(N)])
