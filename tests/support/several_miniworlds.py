@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from environments.MiniWorld.environment import DrawnWorld, register
+from environments.MiniWorld.world import DrawnWorld, register
 
 MAZE = "MiniWorld-MazeS3Fast-v0"
 
