@@ -13,10 +13,8 @@ from support.pages import ROOT, all_pages
 from support.prose import SUFFIXES, Place, places
 
 FOLDERS = (".ci", "algorithms", "config", "docker", "docs", "environments", "protocol", "relaax", "tests")
-CEILING = 4.0
+CEILING = 3.0
 """Places per 1,000 lines that a package may have."""
-CEILINGS = {"tests/algorithms": 9.0, "tests/learning": 6.0}
-"""Ceilings of packages that are not reworded yet."""
 LONGEST_TEST_NAME = 60
 WORDS_OF_PAGES = 60_000
 WORDS_OF_README = 900
@@ -57,7 +55,7 @@ def words(path: Path) -> int:
 def test_prose_is_plain_english(package: str) -> None:
     found: list[Place] = [place for path in files()[package] for place in places(path)]
     lines = sum(path.read_text("utf-8").count("\n") for path in files()[package])
-    assert len(found) <= CEILINGS.get(package, CEILING) * lines / 1000, "\n".join(map(str, found))
+    assert len(found) <= CEILING * lines / 1000, "\n".join(map(str, found))
 
 
 def test_test_names_are_short() -> None:

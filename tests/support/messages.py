@@ -69,13 +69,7 @@ def _logs(call: ast.Call) -> bool:
 
 def _raises(node: ast.AST, call: ast.Call) -> bool:
     """Return whether an exception is raised, rather than the result of a function that makes it."""
-    name = (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else ""
-    )
+    name: str = getattr(call.func, "id", None) or getattr(call.func, "attr", "")
     return isinstance(node, ast.Raise) and name.lstrip("_")[:1].isupper() and name != "AssertionError"
 
 
