@@ -219,7 +219,7 @@ def test_existing_file_is_replaced_only_with_force(run: Path, tmp_path: Path) ->
         (("verify", "{}/run", "00000003-31"), 2, "unknown checkpoint '00000003-31'; did you mean '00000003-30'?"),
         (("copy", "{}/run", "{}/to", FIRST, "--best"), 2, "only one of the three"),
         (("export", "{}/run", "{}/file", "--id", FIRST, "--best"), 2, "--id and --best cannot be combined"),
-        (("export", "{}/run", "{}/policy.onx"), 2, "policy.onx ends with .onx; did you mean .onnx?"),
+        (("export", "{}/run", "{}/policy.onx"), 2, "policy.onx has the suffix .onx; did you mean .onnx?"),
         (("export", "{}/run", "{}/none/x"), 1, "/none/x cannot be written: No such file or directory"),
         (("verfy", "{}/run"), 2, "Did you mean 'verify'?"),
     ],

@@ -129,7 +129,7 @@ def test_secrets_appear_in_no_output_of_the_service(guarded: Guarded, tmp_path: 
     printed = guarded.processes.start(*RLX_SERVER, "--config", guarded.config("good"), "--print-config")
     assert printed.wait(120) == 0
     assert guarded.rlx_server.stop() == guarded.parameter_server.stop() == 0
-    assert ("by shared memory" in guarded.rlx_server.stderr) == SUPPORTED, (
+    assert ("using shared memory for vectors" in guarded.rlx_server.stderr) == SUPPORTED, (
         "shared memory is offered after authentication"
     )
     reports = [running.report() for running in (guarded.rlx_server, guarded.parameter_server, printed)]

@@ -49,7 +49,7 @@ def test_samples_of_one_outlier_are_excluded_and_logged(caplog: pytest.LogCaptur
     np.testing.assert_allclose(merged.merged["a"].variance, truth.variance)
     assert merged.outlying_clients == 1
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "statistic a: samples of outlier are excluded: more than 100 times as large as other clients'"
+    assert line == "merged statistic a: samples of outlier are excluded: more than 100 times as large as other clients'"
 
 
 def test_similar_clients_merge_to_the_bit_as_without_names() -> None:

@@ -358,7 +358,7 @@ def test_part_without_the_target_is_damaged(tmp_path: Path) -> None:
     train(shards, 1, 6)
     checkpoint = save(shards, tmp_path)
     arrays = {part: {k: v for k, v in a.items() if k != "target"} for part, a in checkpoint.parts.items()}
-    with pytest.raises(Damaged, match="nothing for target, not 7 elements"):
+    with pytest.raises(Damaged, match="nothing for target; 7 elements are expected"):
         resumed(1, replace(checkpoint, parts=arrays), FRAMES)
 
 
