@@ -161,4 +161,7 @@ def test_password_file_is_read(tmp_path: Path) -> None:
     del environment["RELAAX_VNC_PASSWORD"]
     done = program("OpenAI_Gym", "random", "CartPole-v1", "display", "--steps", "3", **environment)
     assert done.returncode == 0, done.stderr
-    assert f"a screen over VNC at 127.0.0.1:{vnc}; in the browser at http://127.0.0.1:{page}/vnc.html" in done.stderr
+    assert (
+        f"the screen is available over VNC at 127.0.0.1:{vnc}; in the browser at http://127.0.0.1:{page}/vnc.html"
+        in done.stderr
+    )
