@@ -129,9 +129,9 @@ def test_page_with_the_client_plays_over_tls_if_it_trusts_the_ca(
         stranger = Browser(stack, tmp_path / "stranger")
         stranger.go(f"http://localhost:{pages[1]}/plain.html")
         wait_until(lambda: stranger.title != "?", "the page has given up", 120)
-        assert stranger.title.startswith(f"Failed: cannot connect to wss://localhost:{port}/: no server, or one"), (
-            server.report()
-        )
+        assert stranger.title.startswith(
+            f"Failed: cannot connect to wss://localhost:{port}/: no server, or the server refuses"
+        ), server.report()
 
 
 @pytest.mark.slow
