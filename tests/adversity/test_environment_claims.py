@@ -41,8 +41,8 @@ def test_repeated_large_claims_do_not_affect_honest_clients(tmp_path: Path, envi
             before, answers = own_megabytes(*servers), []
             for number in range(30 if short else 100):
                 line = stack.enter_context(Line(service.address))
-                line.say(_hello(environments))
-                answers.append(line.hear())
+                line.send(_hello(environments))
+                answers.append(line.receive())
                 if isinstance(answers[-1], rlx.Welcome):
                     line.init()  # a connection without an init may be evicted
                 if number % 10 == 0:

@@ -61,7 +61,7 @@ class Honest:
                     for _ in range(EPISODE):
                         line.step(reward=np.ones(1))
                         self.steps += 1
-                    line.say(rlx.Reset(np.ones(1)))
+                    line.send(rlx.Reset(np.ones(1)))
                     line.expect(rlx.EpisodeReturns)
                     line.init()
         except BaseException as failure:
@@ -84,7 +84,7 @@ def send_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | 
             )
             line.connection.send(make_step(hello, terminated=step.terminated, observation=observation))
             line.socket.sendall(frame(codec_named(codec).encode(step, Sender.CLIENT), 2**20))
-            event = line.hear()
+            event = line.receive()
             if isinstance(event, rlx.Error):
                 return event.code
             assert isinstance(event, rlx.Actions), event

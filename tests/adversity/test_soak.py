@@ -383,7 +383,7 @@ _SHORT = {
 def test_training_under_random_faults(tmp_path: Path, short: bool, bridge: str) -> None:
     """Updates are lost only by a declared rollback and never applied twice, and training reaches its target in time."""
     plan = _SHORT[bridge] if short else Plan(faults=200, seed=3, target=150, bridge=bridge)
-    summary = run_soak(plan, tmp_path, say=lambda line: print(line, file=sys.stderr))
+    summary = run_soak(plan, tmp_path, report=lambda line: print(line, file=sys.stderr))
     assert summary["faults"] >= plan.faults
     assert min(summary["kept"]) > 0
     assert all(summary["promises"][name] for name in summary["required"])

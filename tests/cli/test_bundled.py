@@ -17,7 +17,7 @@ from relaax.configuration import validate_section
 from relaax.configuration.roles import ROLES
 from support.machine import require
 from support.programs import ROOT, completed
-from support.rlx_peer import Conversation, RlxPeer
+from support.rlx_peer import PeerConnection, RlxPeer
 from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
@@ -131,18 +131,18 @@ def test_algorithm_accepts_its_configuration_and_environment(name: str) -> None:
 def hello_of(plan: Plan) -> rlx.Hello:
     """Run a client of this plan for one step, and return its hello message."""
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.hear()
-        talk.say(rlx.TrainingFinished("one step is enough", 1))
-        talk.close()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.receive()
+        conn.send(rlx.TrainingFinished("one step is enough", 1))
+        conn.close()
 
     with RlxPeer(script) as peer:
         python, *rest = plan.client_command(peer.address, 0)
         done = completed([python, "-W", "error", *rest], {**os.environ, "PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, done.stderr
-        return peer.talks[0].hello
+        return peer.connections[0].hello
 
 
 def trainable(name: str) -> Any:

@@ -112,11 +112,11 @@ def test_environment_of_any_space_is_served(observation: tuple[str, str], action
     with RlxPeer() as peer:
         line = [peer.address, "mine", "3", "--steps", "60", "--seed", "4"]
         summary = runpy.run_path("mine/main.py")["main"](command.parser("mine/main", "", "").parse_args(line))
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert summary.steps == 60
-    assert talk.hello.observation_space == space_of(observation[0])
-    assert talk.hello.action_space == space_of(action[0])
-    steps = talk.of(rlx.Step)
+    assert conn.hello.observation_space == space_of(observation[0])
+    assert conn.hello.action_space == space_of(action[0])
+    steps = conn.of(rlx.Step)
     assert len(steps) == 20
     assert any(step.truncated is not None for step in steps)
     assert any(step.terminated is not None for step in steps)

@@ -105,9 +105,11 @@ def ends(env: Any) -> list[tuple[list[float], list[float], list[float]]]:
     """Run `env` and return each end of an episode: rewards, final observations and next first observations."""
     with RlxPeer() as peer:
         run(env, peer.address, steps=20)
-        heard = [message for message in peer.talks[0].heard if isinstance(message, rlx.Init | rlx.Step | rlx.Reset)]
+        received = [
+            message for message in peer.connections[0].received if isinstance(message, rlx.Init | rlx.Step | rlx.Reset)
+        ]
     found = []
-    for message, after in itertools.pairwise(heard):
+    for message, after in itertools.pairwise(received):
         if not isinstance(message, rlx.Init) and message.truncated is not None:
             final, following = message.final_observation, after.observation
             if final is None:  # NEXT_STEP
@@ -155,7 +157,7 @@ def test_observations_in_a_shared_array_are_copied() -> None:
     env = SyncVectorEnv([lambda: Shared(1), lambda: Shared(2)], autoreset_mode=AutoresetMode.SAME_STEP)
     with RlxPeer() as peer:
         run(env, peer.address, steps=2)
-        assert peer.talks[0].of(rlx.Step)[0].observation[0][:, 0].tolist() == [1, 2]
+        assert peer.connections[0].of(rlx.Step)[0].observation[0][:, 0].tolist() == [1, 2]
 
 
 class NoneAtCut(Place):
@@ -223,7 +225,7 @@ def test_integers_that_fit_are_converted_leaf_by_leaf(many: bool) -> None:
     env = SyncVectorEnv([Pixels] * 2, autoreset_mode=AutoresetMode.SAME_STEP) if many else Pixels()
     with RlxPeer() as peer:
         run(env, peer.address, steps=8)
-        number, screen = peer.talks[0].of(rlx.Step)[0].observation
+        number, screen = peer.connections[0].of(rlx.Step)[0].observation
     assert (screen.dtype, screen[0].tolist(), number[0]) == (np.uint8, [7, 250], 3)
 
 
@@ -253,7 +255,7 @@ def test_reward_of_one_number_is_accepted_in_any_shape(many: bool, reward: Any) 
     env = SyncVectorEnv([lambda: created], autoreset_mode=AutoresetMode.SAME_STEP) if many else created
     with RlxPeer() as peer:
         run(env, peer.address, steps=1)
-        assert [message.reward.tolist() for message in peer.heard(rlx.Step)] == [[0.5]]
+        assert [message.reward.tolist() for message in peer.received(rlx.Step)] == [[0.5]]
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -347,7 +349,7 @@ def test_player_can_keep_observations_of_a_reusing_vector() -> None:
 def test_metric_value_does_not_depend_on_the_first_type() -> None:
     with RlxPeer() as peer:
         run(winners(), peer.address, steps=12, metrics=["winner"], report_latency=None)
-        found = [value for message in peer.heard(rlx.Metrics) for _, value in message.scalars]
+        found = [value for message in peer.received(rlx.Metrics) for _, value in message.scalars]
     assert set(found) == {0.75, 1.0, 0.5}
 
 

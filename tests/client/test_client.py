@@ -7,7 +7,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client, Episode, Failure, TrainingFinished
-from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+from support.rlx_peer import PATIENCE, PeerConnection, RlxPeer, refuse, serve
 
 SPACES = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3, start=1)}
 
@@ -25,7 +25,7 @@ def test_episode_sends_hello_steps_reset_and_bye():
             client.init([5.0, 6.0])
             assert client.reset(-1.0) == -1.0
         peer.finish()
-    hello, *rest = peer.talks[0].heard
+    hello, *rest = peer.connections[0].received
     assert (hello.environment, hello.frame_skip, hello.mode, hello.token) == ("maze", 4, rlx.Mode.EXPLOIT, "secret")
     assert (hello.environments, list(hello.autoreset)) == (1, [rlx.Autoreset.DISABLED])
     assert not hello.reports_episodes
@@ -40,14 +40,14 @@ def test_episode_sends_hello_steps_reset_and_bye():
 def test_signal_while_an_answer_is_pending_does_not_prevent_bye():
     answered = threading.Event()
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.expect(rlx.Step)
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.expect(rlx.Step)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-        talk.say(rlx.Actions(talk.policy(talk.heard[-1], talk)))
+        conn.send(rlx.Actions(conn.policy(conn.received[-1], conn)))
         answered.set()
-        talk.hear()
+        conn.receive()
 
     def interrupt(*_: object) -> None:
         assert answered.wait(PATIENCE)
@@ -62,15 +62,15 @@ def test_signal_while_an_answer_is_pending_does_not_prevent_bye():
             peer.finish()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+    assert isinstance(peer.connections[0].received[-1], rlx.Bye)
 
 
 def test_episode_return_is_the_count_of_the_server():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.expect(rlx.Reset)
-        talk.say(rlx.EpisodeReturns(np.array([42.0])))
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.expect(rlx.Reset)
+        conn.send(rlx.EpisodeReturns(np.array([42.0])))
 
     with RlxPeer(script) as peer, client_of(peer) as client:
         client.init([0.0, 0.0])
@@ -84,7 +84,7 @@ def test_truncated_episode_requires_its_final_state():
             with pytest.raises(ValueError, match="final state"):
                 client.reset(1.0, truncated=True)
             client.reset(1.0, truncated=True, state=[7.0, 8.0])
-        (reset,) = peer.heard(rlx.Reset)
+        (reset,) = peer.received(rlx.Reset)
     assert reset.truncated.tolist() == [True]
     assert reset.final_observation[0].tolist() == [[7.0, 8.0]]
 
@@ -95,8 +95,8 @@ def test_episodes_reported_by_the_client_are_sent():
             client.init([0.0, 0.0])
             client.send(1.0, [0.0, 0.0], episodes=[Episode(0, 12.0, 34)])
             client.reset(1.0, episodes=[Episode(0, 56.0, 78)])
-        assert peer.talks[0].hello.reports_episodes
-        (step,), (reset,) = peer.heard(rlx.Step), peer.heard(rlx.Reset)
+        assert peer.connections[0].hello.reports_episodes
+        (step,), (reset,) = peer.received(rlx.Step), peer.received(rlx.Reset)
     assert list(step.episodes) == [Episode(0, 12.0, 34)]
     assert list(reset.episodes) == [Episode(0, 56.0, 78)]
 
@@ -120,8 +120,8 @@ def test_json_codec_sends_the_same_messages():
     with RlxPeer() as peer:
         with client_of(peer, codec="json") as client:
             assert client.init([1.0, 2.0]) == 1
-        assert peer.talks[0].connection.codec == "json"
-        assert peer.talks[0].of(rlx.Init)[0].observation[0].tolist() == [[1.0, 2.0]]
+        assert peer.connections[0].connection.codec == "json"
+        assert peer.connections[0].of(rlx.Init)[0].observation[0].tolist() == [[1.0, 2.0]]
 
 
 def test_token_defaults_to_the_environment_variable(monkeypatch):
@@ -131,7 +131,7 @@ def test_token_defaults_to_the_environment_variable(monkeypatch):
             client.connect()
         with client_of(peer, token="") as client:
             client.connect()
-        assert [hello.token for hello in peer.heard(rlx.Hello)] == ["from-outside", ""]
+        assert [hello.token for hello in peer.received(rlx.Hello)] == ["from-outside", ""]
 
 
 def test_ping_is_answered_before_and_within_an_episode():
@@ -143,13 +143,13 @@ def test_ping_is_answered_before_and_within_an_episode():
 
 
 def test_server_pings_are_answered_while_an_answer_is_pending():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.expect(rlx.Init)
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.expect(rlx.Init)
         for nonce in (3, 4):
-            talk.say(rlx.Ping(nonce))
-            assert talk.hear() == rlx.Pong(nonce)
-        talk.say(rlx.Actions([np.array([2])]))
+            conn.send(rlx.Ping(nonce))
+            assert conn.receive() == rlx.Pong(nonce)
+        conn.send(rlx.Actions([np.array([2])]))
 
     with RlxPeer(script) as peer, client_of(peer) as client:
         assert client.init([0.0, 0.0]) == 2
@@ -157,12 +157,12 @@ def test_server_pings_are_answered_while_an_answer_is_pending():
 
 
 def test_training_finished_is_raised_and_is_no_failure():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.expect(rlx.Step)
-        talk.say(rlx.TrainingFinished("the goal is reached", 12345))
-        talk.close()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.expect(rlx.Step)
+        conn.send(rlx.TrainingFinished("the goal is reached", 12345))
+        conn.close()
 
     with RlxPeer(script) as peer, client_of(peer) as client:
         client.init([0.0, 0.0])
@@ -172,7 +172,7 @@ def test_training_finished_is_raised_and_is_no_failure():
         assert not isinstance(finished.value, Failure)
         with pytest.raises(TrainingFinished):
             client.ping()
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 @pytest.mark.parametrize(
@@ -189,35 +189,35 @@ def test_permanent_error_fails_at_once_with_the_server_text(code):
         with pytest.raises(Failure, match=f"{peer.address}.*such a client cannot be let in") as failure:
             client.init([0.0, 0.0])
         assert failure.value.code is code
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 def test_failed_agent_fails_without_a_retry():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.expect(rlx.Step)
-        talk.say(rlx.Error(rlx.ErrorCode.AGENT_FAILED, "the loss is NaN"))
-        talk.close()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.expect(rlx.Step)
+        conn.send(rlx.Error(rlx.ErrorCode.AGENT_FAILED, "the loss is NaN"))
+        conn.close()
 
     with RlxPeer(script, serve) as peer, client_of(peer) as client:
         client.init([0.0, 0.0])
         with pytest.raises(Failure, match="the loss is NaN") as failure:
             client.send(0.0, [0.0, 0.0])
         assert failure.value.code is rlx.ErrorCode.AGENT_FAILED
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 def test_answer_that_is_not_rlx_fails_without_a_retry():
-    def script(talk: Conversation) -> None:
-        talk.expect(rlx.Hello)
-        talk.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        talk.close()
+    def script(conn: PeerConnection) -> None:
+        conn.expect(rlx.Hello)
+        conn.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        conn.close()
 
     with RlxPeer(script) as peer, client_of(peer) as client:
         with pytest.raises(Failure, match=r"broke the protocol: .* is it an RLX server\?"):
             client.init([0.0, 0.0])
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -233,7 +233,7 @@ def test_invalid_value_is_refused_before_it_is_sent(bad):
                 client.send(0.0, [0.0])
             assert client.send(1.0, [0.0, 0.0]) == 1
             assert client.reset(1.0) == 2.0
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 def test_calls_out_of_order_name_the_missing_call():
@@ -253,7 +253,7 @@ def test_disconnected_client_resumes_its_session():
         client.disconnect()
         client.disconnect()
         client.init([0.0, 0.0])
-        assert [hello.session_id for hello in peer.heard(rlx.Hello)] == ["", "session-1"]
+        assert [hello.session_id for hello in peer.received(rlx.Hello)] == ["", "session-1"]
 
 
 @pytest.mark.parametrize(

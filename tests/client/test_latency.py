@@ -48,13 +48,13 @@ def step_until(client: Client, is_done: Callable[[], bool]) -> None:
 def test_ping_and_report_are_sent_with_steps():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES, report_latency=0.02) as client:
-            step_until(client, lambda: len(peer.talks) > 0 and len(peer.talks[0].of(rlx.Metrics)) >= 2)
+            step_until(client, lambda: len(peer.connections) > 0 and len(peer.connections[0].of(rlx.Metrics)) >= 2)
         peer.finish()
-    heard = peer.talks[0].heard
-    after = [type(heard[i + 1]) for i, message in enumerate(heard) if isinstance(message, rlx.Ping)]
+    received = peer.connections[0].received
+    after = [type(received[i + 1]) for i, message in enumerate(received) if isinstance(message, rlx.Ping)]
     assert len(after) >= 2
     assert set(after) <= {rlx.Step, rlx.Metrics}
-    first = dict(peer.talks[0].of(rlx.Metrics)[0].scalars)
+    first = dict(peer.connections[0].of(rlx.Metrics)[0].scalars)
     assert set(first) == NAMES
     assert first[PING] > 0
     assert 0 <= first[WITHOUT_NETWORK] <= first[ACT]
@@ -66,7 +66,7 @@ def test_connection_shorter_than_the_interval_has_no_report():
             steps = iter(range(20))
             step_until(client, lambda: next(steps, None) is None)
         peer.finish()
-    assert peer.talks[0].of(rlx.Metrics, rlx.Ping) == []
+    assert peer.connections[0].of(rlx.Metrics, rlx.Ping) == []
 
 
 def test_reserved_metric_names_are_refused():

@@ -14,22 +14,22 @@ from relaax.client import Episode, Failure, VectorClient, run
 from relaax.client.program.checked_env import autoreset_of
 from relaax.rlx import ErrorCode
 from support.counting import Counting, check_next_step, check_same_step, counting_policy, length_of, return_of
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 
-def serve_counting(talk: Conversation) -> None:
-    talk.policy = counting_policy
-    serve(talk)
+def serve_counting(conn: PeerConnection) -> None:
+    conn.policy = counting_policy
+    serve(conn)
 
 
 def kill_after(answers):
-    def script(talk: Conversation) -> None:
-        talk.policy = counting_policy
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.policy = counting_policy
+        conn.welcome()
         for _ in range(answers):
-            talk.answer()
-        talk.hear()
-        talk.kill()
+            conn.answer()
+        conn.receive()
+        conn.kill()
 
     return script
 
@@ -42,14 +42,14 @@ def test_single_environment_sends_whole_episodes():
     env, reported_episodes = Counting(), []
     with RlxPeer(serve_counting) as peer:
         summary = run(env, peer.address, episodes=6, seed=11, on_episode=reported_episodes.append)
-        heard = peer.talks[0].heard
+        received = peer.connections[0].received
     assert env.seeds == [11, None, None, None, None, None]
     assert reported_episodes == [Episode(0, return_of(0, e), length_of(0, e)) for e in range(6)]
     assert summary.returns == tuple(return_of(0, e) for e in range(6))
     assert (summary.episodes, summary.steps) == (6, sum(length_of(0, e) for e in range(6)))
     assert summary.mean_return == pytest.approx(sum(summary.returns) / 6)
     assert summary.training_finished is None
-    for episode, reset in enumerate(message for message in heard if isinstance(message, rlx.Reset)):
+    for episode, reset in enumerate(message for message in received if isinstance(message, rlx.Reset)):
         last = [0, episode, length_of(0, episode)]
         if episode % 2:
             assert reset.truncated.tolist() == [True]
@@ -65,21 +65,21 @@ def test_vector_with_autoreset_keeps_message_order(mode, kind):
     try:
         with RlxPeer(serve_counting) as peer:
             summary = run(env, peer.address, steps=120)
-            heard = peer.talks[0].heard
+            received = peer.connections[0].received
     finally:
         env.close()
     check = check_same_step if mode is AutoresetMode.SAME_STEP else check_next_step
-    assert heard[0].autoreset[0].name == mode.name
-    assert check(heard[1:]) == summary.episodes > 20
+    assert received[0].autoreset[0].name == mode.name
+    assert check(received[1:]) == summary.episodes > 20
     assert 120 <= summary.steps < 123
 
 
 def test_vector_without_autoreset_is_reset_by_run():
     with RlxPeer(serve_counting) as peer:
         summary = run(vector(AutoresetMode.DISABLED), peer.address, steps=120)
-        heard = peer.talks[0].heard
-    assert list(heard[0].autoreset) == [rlx.Autoreset.SAME_STEP]
-    assert check_same_step(heard[1:]) == summary.episodes > 20
+        received = peer.connections[0].received
+    assert list(received[0].autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert check_same_step(received[1:]) == summary.episodes > 20
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -98,10 +98,10 @@ def test_lost_connection_of_a_vector_loses_no_step(mode, answers):
     """Counting refuses every action that does not belong to its current observation, also after a loss."""
     with RlxPeer(kill_after(answers), serve_counting) as peer:
         summary = run(vector(mode), peer.address, steps=90, retry_seconds=10)
-        first, second = peer.talks
+        first, second = peer.connections
     check = check_next_step if mode is AutoresetMode.NEXT_STEP else check_same_step
     # After each Init within a connection, the check starts again.
-    assert check(first.heard[1:]) + check(second.heard[1:]) >= summary.episodes - 3
+    assert check(first.received[1:]) + check(second.received[1:]) >= summary.episodes - 3
     assert summary.steps >= 90
     assert second.of(rlx.Init)
 
@@ -110,24 +110,24 @@ def test_lost_connection_of_a_vector_loses_no_step(mode, answers):
 def test_lost_connection_of_one_environment_loses_no_return(answers):
     with RlxPeer(kill_after(answers), serve_counting) as peer:
         summary = run(Counting(), peer.address, episodes=8, retry_seconds=10)
-        assert len(peer.talks) == 2
+        assert len(peer.connections) == 2
     assert summary.returns == tuple(return_of(0, e) for e in range(8))
 
 
 @pytest.mark.parametrize("env", [Counting, lambda: vector(AutoresetMode.SAME_STEP)])
 def test_end_of_training_ends_the_run_cleanly(env):
-    def script(talk: Conversation) -> None:
-        talk.policy = counting_policy
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.policy = counting_policy
+        conn.welcome()
         for _ in range(4):
-            talk.answer()
-        talk.hear()
-        talk.say(rlx.TrainingFinished("after 1000 steps", 1000))
-        talk.close()
+            conn.answer()
+        conn.receive()
+        conn.send(rlx.TrainingFinished("after 1000 steps", 1000))
+        conn.close()
 
     with RlxPeer(script) as peer:
         summary = run(env, peer.address)
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
     assert summary.training_finished == "after 1000 steps"
     assert summary.steps > 0
 
@@ -151,7 +151,7 @@ def test_run_closes_only_environments_that_it_created():
 def test_environment_id_is_created_by_gymnasium():
     with RlxPeer() as peer:
         summary = run("CartPole-v1", peer.address, episodes=2, mode="exploit")
-        hello = peer.talks[0].hello
+        hello = peer.connections[0].hello
     assert summary.episodes == 2
     assert (hello.environment, hello.mode) == ("CartPole-v1", rlx.Mode.EXPLOIT)
     assert str(hello.observation_space).startswith("Box(float32, [4]")
@@ -167,28 +167,28 @@ def test_id_with_a_module_and_wrapped_environment_are_accepted(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     with RlxPeer() as peer:
         assert run("halls:Hall-v0", peer.address, steps=9).episodes == 3
-        assert peer.talks[0].hello.environment == "Hall-v0"
+        assert peer.connections[0].hello.environment == "Hall-v0"
     del gymnasium.registry["Hall-v0"], sys.modules["halls"]
     env = gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False))
     with RlxPeer() as peer:
         run(env, peer.address, steps=9)
-        assert peer.talks[0].hello.observation_space == rlx.Box(0, 1, (64,), np.int64)
+        assert peer.connections[0].hello.observation_space == rlx.Box(0, 1, (64,), np.int64)
 
 
 def test_vector_cart_pole_is_truncated_after_500_steps():
-    def balance(message, talk):
+    def balance(message, conn):
         angle, speed = message.observation[0][:, 2], message.observation[0][:, 3]
         return [(angle + 0.5 * speed + 0.05 * message.observation[0][:, 0] > 0).astype(np.int64)]
 
-    def script(talk: Conversation) -> None:
-        talk.policy = balance
-        serve(talk)
+    def script(conn: PeerConnection) -> None:
+        conn.policy = balance
+        serve(conn)
 
     with RlxPeer(script) as peer:
         env = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
         summary = run(env, peer.address, episodes=4, seed=3)
         env.close()
-        steps = peer.talks[0].of(rlx.Step)
+        steps = peer.connections[0].of(rlx.Step)
     assert summary.returns == (500.0,) * 4
     assert summary.steps == 2000
     cut = [k for k, step in enumerate(steps) if step.truncated is not None]
@@ -200,10 +200,10 @@ def test_vector_cart_pole_is_truncated_after_500_steps():
 
 
 def test_failure_of_the_agent_is_raised():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.expect(rlx.Init)
-        talk.fail(ErrorCode.AGENT_FAILED, "the loss is NaN")
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.expect(rlx.Init)
+        conn.fail(ErrorCode.AGENT_FAILED, "the loss is NaN")
 
     with RlxPeer(script) as peer, pytest.raises(Failure, match="the loss is NaN"):
         run(vector(AutoresetMode.SAME_STEP), peer.address)
@@ -221,8 +221,8 @@ def test_whole_episodes_from_infos_replace_counted_ones():
 
     with RlxPeer(serve_counting) as peer:
         summary = run(Lives(), peer.address, episodes=2, whole_episodes=lambda i: [i["game"]] if i else [])
-        assert peer.talks[0].hello.reports_episodes
-        sent = [e for reset in peer.talks[0].of(rlx.Reset) for e in reset.episodes]
+        assert peer.connections[0].hello.reports_episodes
+        sent = [e for reset in peer.connections[0].of(rlx.Reset) for e in reset.episodes]
     assert summary.returns == (1002.0, 1005.0)
     assert sent == [Episode(0, 1002.0, 7), Episode(0, 1005.0, 7)]
 

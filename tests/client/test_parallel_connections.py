@@ -18,7 +18,7 @@ from relaax import rlx
 from relaax.client import Failure, RunSummary, command
 from relaax.client.program.process import run_connections
 from support.programs import program, running
-from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+from support.rlx_peer import PATIENCE, PeerConnection, RlxPeer, refuse, serve
 
 pytestmark = pytest.mark.checks("relaax/client", "relaax/rlx")
 
@@ -30,8 +30,8 @@ def test_each_connection_has_its_own_seeds_and_measurements(tmp_path: Path) -> N
     with RlxPeer(serve) as peer:
         options = ("--connections", "3", "--steps", "20", "--seed", "5", "--measure", str(file))
         done = program(GYM, peer.address, NAME, "2", *options)
-        inits = list(peer.heard(rlx.Init))
-        hellos = list(peer.heard(rlx.Hello))
+        inits = list(peer.received(rlx.Init))
+        hellos = list(peer.received(rlx.Hello))
     assert done.returncode == 0, done.stderr
     assert "60 steps" in done.stdout
     assert [hello.environments for hello in hellos] == [2, 2, 2]
@@ -57,13 +57,13 @@ def test_signal_ends_all_connections_without_errors(
 ) -> None:
     acting = threading.Barrier(3)
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
         for _ in range(20):
-            talk.answer()
+            conn.answer()
         acting.wait(PATIENCE)
         while True:
-            talk.answer()
+            conn.answer()
 
     with RlxPeer(script) as peer, running(family, peer.address, *arguments, "--connections", "2") as process:
         acting.wait(PATIENCE)

@@ -18,7 +18,7 @@ from relaax.client import run
 from relaax.client.program.agents import RandomAgent
 from support.counting import Counting, action_for, counting_policy
 from support.programs import program, refusal
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 ACTION_SPACES = [
     spaces.Discrete(3, start=5),
@@ -31,9 +31,9 @@ ACTION_SPACES = [
 ]
 
 
-def serve_counting(talk: Conversation) -> None:
-    talk.policy = counting_policy
-    serve(talk)
+def serve_counting(conn: PeerConnection) -> None:
+    conn.policy = counting_policy
+    serve(conn)
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.rlx import ErrorCode
-from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+from support.rlx_peer import PATIENCE, PeerConnection, RlxPeer, refuse, serve
 from support.unused_address import unused_address
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(100)}
@@ -19,15 +19,15 @@ def client_of(peer, **settings):
     return Client(peer.address, **{"retry_seconds": 10.0} | SPACES | settings)
 
 
-def echo(message, talk):
+def echo(message, conn):
     """Return the observed number as the action."""
     return [message.observation[0][:, 0].astype(np.int64)]
 
 
 def echoing(script):
-    def wrapped(talk: Conversation) -> None:
-        talk.policy = echo
-        script(talk)
+    def wrapped(conn: PeerConnection) -> None:
+        conn.policy = echo
+        script(conn)
 
     return wrapped
 
@@ -39,29 +39,29 @@ def lose(close_connection, after=2):
     """Welcome the client, answer `after` messages, read another one, and end the connection by `close_connection`."""
 
     @echoing
-    def script(talk: Conversation) -> None:
-        talk.welcome(session_id="first")
+    def script(conn: PeerConnection) -> None:
+        conn.welcome(session_id="first")
         for _ in range(after):
-            talk.answer()
-        talk.hear()
-        close_connection(talk)
+            conn.answer()
+        conn.receive()
+        close_connection(conn)
 
     return script
 
 
 def error(code, retry_after=0.0):
-    return lambda talk: talk.fail(code, "try later", retry_after)
+    return lambda conn: conn.fail(code, "try later", retry_after)
 
 
 ENDS = {
-    "half-close": Conversation.close,
-    "reset": Conversation.kill,
-    "bye": lambda talk: (talk.say(rlx.Bye("restart")), talk.close()),
+    "half-close": PeerConnection.close,
+    "reset": PeerConnection.kill,
+    "bye": lambda conn: (conn.send(rlx.Bye("restart")), conn.close()),
     "rebalancing": error(ErrorCode.REBALANCING),
     "unavailable": error(ErrorCode.UNAVAILABLE),
     "timeout": error(ErrorCode.TIMEOUT),
     "overloaded": error(ErrorCode.OVERLOADED),
-    "garbage": lambda talk: (talk.socket.sendall(b"\xff" * 64), talk.close()),
+    "garbage": lambda conn: (conn.socket.sendall(b"\xff" * 64), conn.close()),
 }
 
 
@@ -75,7 +75,7 @@ def test_interrupted_episode_continues_on_a_new_connection(kind):
         assert client.reset(1000.0) == 1111.0  # the return of the whole episode, also of steps on the first connection
         client.init([5.0])
         assert client.reset(2.0) == 2.0
-    _, second = peer.talks
+    _, second = peer.connections
     assert second.hello.session_id == "first"
     inits = second.of(rlx.Init)
     assert [init.observation[0].tolist() for init in inits] == [[[3.0]], [[5.0]]]
@@ -85,19 +85,19 @@ def test_interrupted_episode_continues_on_a_new_connection(kind):
 
 
 def test_return_of_a_lost_reset_is_summed_by_the_client():
-    with RlxPeer(lose(Conversation.kill), serve_echo) as peer, client_of(peer) as client:
+    with RlxPeer(lose(PeerConnection.kill), serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
         client.send(1.0, [2.0])
         assert client.reset(10.0) == 11.0
         assert client.init([3.0]) == 3
-    (init,) = peer.talks[1].of(rlx.Init)
+    (init,) = peer.connections[1].of(rlx.Init)
     assert init.partial is None  # the episode begins on this connection
 
 
 def test_connection_lost_at_the_first_init_is_replaced():
-    with RlxPeer(lose(Conversation.kill, after=0), serve_echo) as peer, client_of(peer) as client:
+    with RlxPeer(lose(PeerConnection.kill, after=0), serve_echo) as peer, client_of(peer) as client:
         assert client.init([1.0]) == 1
-    (init,) = peer.talks[1].of(rlx.Init)
+    (init,) = peer.connections[1].of(rlx.Init)
     assert init.partial is None
 
 
@@ -105,10 +105,10 @@ def test_connection_lost_between_messages_is_noticed_at_the_next():
     closed = threading.Event()
 
     @echoing
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.fail(ErrorCode.REBALANCING, "elsewhere", retry_after=0.3)
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.fail(ErrorCode.REBALANCING, "elsewhere", retry_after=0.3)
         closed.set()
 
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
@@ -123,11 +123,11 @@ def test_last_error_of_a_closed_connection_is_read():
     closed = threading.Event()
 
     @echoing
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.say(rlx.Error(ErrorCode.INVALID_VALUE, "that was too much"))
-        talk.socket.close()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.send(rlx.Error(ErrorCode.INVALID_VALUE, "that was too much"))
+        conn.socket.close()
         closed.set()
 
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
@@ -137,17 +137,17 @@ def test_last_error_of_a_closed_connection_is_read():
         client._session._wire.send(rlx.Metrics([("x", 1.0)]))
         with pytest.raises(Failure, match="that was too much"):
             client.send(1.0, [2.0])
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 def test_several_connections_can_be_lost_in_one_episode():
-    losses = [lose(Conversation.kill, after=1) for _ in range(4)]
+    losses = [lose(PeerConnection.kill, after=1) for _ in range(4)]
     with RlxPeer(*losses, serve_echo) as peer, client_of(peer) as client:
         client.init([0.0])
         for t in range(1, 6):
             assert client.send(1.0, [float(t)]) == t
         assert client.reset(1.0) == 6.0
-    assert len(peer.talks) == 5
+    assert len(peer.connections) == 5
 
 
 def test_overloaded_server_is_retried_after_the_requested_wait():
@@ -156,20 +156,20 @@ def test_overloaded_server_is_retried_after_the_requested_wait():
         start = time.monotonic()
         assert client.init([1.0]) == 1
         assert time.monotonic() - start >= 0.4
-        assert [type(message) for message in peer.talks[2].heard] == [rlx.Hello, rlx.Init]
-    assert peer.talks[2].of(rlx.Init)[0].partial is None
+        assert [type(message) for message in peer.connections[2].received] == [rlx.Hello, rlx.Init]
+    assert peer.connections[2].of(rlx.Init)[0].partial is None
 
 
 def test_wrong_token_after_a_reconnect_fails_at_once():
     with (
-        RlxPeer(lose(Conversation.kill), refuse(ErrorCode.UNAUTHENTICATED, "wrong token"), serve_echo) as peer,
+        RlxPeer(lose(PeerConnection.kill), refuse(ErrorCode.UNAUTHENTICATED, "wrong token"), serve_echo) as peer,
         client_of(peer) as client,
     ):
         client.init([1.0])
         client.send(1.0, [2.0])
         with pytest.raises(Failure, match="wrong token"):
             client.send(1.0, [3.0])
-        assert len(peer.talks) == 2
+        assert len(peer.connections) == 2
 
 
 def test_client_gives_up_after_retry_seconds_with_the_reason():
@@ -179,22 +179,22 @@ def test_client_gives_up_after_retry_seconds_with_the_reason():
             client.init([1.0])
         assert 0.5 <= time.monotonic() - start < 60
         assert failure.value.code is ErrorCode.OVERLOADED
-        assert len(peer.talks) >= 2  # the last attempt is made at the end of the time
+        assert len(peer.connections) >= 2  # the last attempt is made at the end of the time
 
 
 def test_retry_seconds_count_from_the_last_answer():
     pause = threading.Event()
 
-    def kill_later(talk: Conversation) -> None:
+    def kill_later(conn: PeerConnection) -> None:
         pause.wait(1.2)
-        talk.kill()
+        conn.kill()
 
-    with RlxPeer(lose(Conversation.kill), lose(kill_later), serve_echo) as peer:
+    with RlxPeer(lose(PeerConnection.kill), lose(kill_later), serve_echo) as peer:
         with client_of(peer, retry_seconds=1.0) as client:
             client.init([1.0])
             for t in range(2, 6):
                 assert client.send(1.0, [float(t)]) == t
-        assert len(peer.talks) == 3
+        assert len(peer.connections) == 3
 
 
 def test_welcome_alone_does_not_reset_the_retry_time():
@@ -252,17 +252,17 @@ def test_invalid_host_name_is_refused_at_once():
 
 
 def test_silent_server_is_replaced_after_the_response_timeout():
-    def silent(talk: Conversation) -> None:
-        talk.policy = echo
-        talk.welcome()
-        talk.answer()
-        talk.hear()
-        talk.hear()  # until the client disconnects
+    def silent(conn: PeerConnection) -> None:
+        conn.policy = echo
+        conn.welcome()
+        conn.answer()
+        conn.receive()
+        conn.receive()  # until the client disconnects
 
     with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=1.5) as client:
         client.init([1.0])
         assert client.send(1.0, [2.0]) == 2
-    assert len(peer.talks) == 2
+    assert len(peer.connections) == 2
 
 
 @pytest.mark.slow
@@ -270,32 +270,32 @@ def test_silent_server_is_replaced_after_the_response_timeout():
 def test_slow_server_that_sends_pings_is_waited_for():
     pause = threading.Event()
 
-    def slow(talk: Conversation) -> None:
-        talk.welcome()
-        message = talk.expect(rlx.Init)
+    def slow(conn: PeerConnection) -> None:
+        conn.welcome()
+        message = conn.expect(rlx.Init)
         for nonce in range(10):
             pause.wait(0.25)
-            talk.say(rlx.Ping(nonce))
-        talk.say(rlx.Actions(echo(message, talk)))
+            conn.send(rlx.Ping(nonce))
+        conn.send(rlx.Actions(echo(message, conn)))
         while True:
-            talk.hear()
+            conn.receive()
 
     with RlxPeer(slow) as peer:
         with client_of(peer, response_timeout=2.25) as client:
             assert client.init([7.0]) == 7
         peer.finish()
-        assert len(list(peer.heard(rlx.Pong))) == 10
-        assert len(peer.talks) == 1
+        assert len(list(peer.received(rlx.Pong))) == 10
+        assert len(peer.connections) == 1
 
 
 def test_flush_into_a_lost_connection_does_not_end_the_episode():
     closed = threading.Event()
 
     @echoing
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.kill()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.kill()
         closed.set()
 
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
@@ -306,30 +306,30 @@ def test_flush_into_a_lost_connection_does_not_end_the_episode():
         client.metrics().flush()
         assert client.send(1.0, [2.0]) == 2
         assert client.ping() > 0
-    assert peer.talks[1].of(rlx.Init)[0].partial.tolist() == [True]
+    assert peer.connections[1].of(rlx.Init)[0].partial.tolist() == [True]
 
 
 def test_connection_lost_at_a_ping_is_replaced():
-    with RlxPeer(lose(Conversation.kill, after=1), serve_echo) as peer, client_of(peer) as client:
+    with RlxPeer(lose(PeerConnection.kill, after=1), serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
         assert client.ping() > 0
         assert client.send(3.0, [2.0]) == 2
         assert client.reset(4.0) == 7.0
-    assert peer.talks[1].of(rlx.Init)[0].observation[0].tolist() == [[2.0]]
+    assert peer.connections[1].of(rlx.Init)[0].observation[0].tolist() == [[2.0]]
 
 
 def test_client_sums_returns_only_of_interrupted_episodes():
     """The client returns its own sum for an interrupted episode, and the server's return otherwise."""
 
     @echoing
-    def fixed_returns(talk):
-        talk.welcome()
+    def fixed_returns(conn):
+        conn.welcome()
         while True:
-            message = talk.expect((rlx.Init, rlx.Step, rlx.Reset))
+            message = conn.expect((rlx.Init, rlx.Step, rlx.Reset))
             over = isinstance(message, rlx.Reset)
-            talk.say(rlx.EpisodeReturns(np.array([77.0])) if over else rlx.Actions(echo(message, talk)))
+            conn.send(rlx.EpisodeReturns(np.array([77.0])) if over else rlx.Actions(echo(message, conn)))
 
-    with RlxPeer(lose(Conversation.kill, after=1), fixed_returns) as peer, client_of(peer) as client:
+    with RlxPeer(lose(PeerConnection.kill, after=1), fixed_returns) as peer, client_of(peer) as client:
         returns = []
         for _ in range(2):
             client.init([0.0])
@@ -344,11 +344,11 @@ def test_newest_session_id_is_sent():
 
     def lose_session(session_id):
         @echoing
-        def script(talk):
-            talk.welcome(session_id=session_id)
-            talk.answer()
-            talk.hear()
-            talk.kill()
+        def script(conn):
+            conn.welcome(session_id=session_id)
+            conn.answer()
+            conn.receive()
+            conn.kill()
 
         return script
 
@@ -359,60 +359,60 @@ def test_newest_session_id_is_sent():
         client.init([0.0])
         for _ in range(3):
             client.send(1.0, [1.0])
-        assert [hello.session_id for hello in peer.heard(rlx.Hello)] == ["", "first", "second", "third"]
+        assert [hello.session_id for hello in peer.received(rlx.Hello)] == ["", "first", "second", "third"]
 
 
 def test_unrequested_actions_do_not_answer_the_next_step():
     @echoing
-    def answer_twice(talk):
-        talk.welcome()
-        message = talk.expect(rlx.Init)
-        talk.socket.sendall(2 * talk.connection.send(rlx.Actions(echo(message, talk))))
-        talk.hear()
+    def answer_twice(conn):
+        conn.welcome()
+        message = conn.expect(rlx.Init)
+        conn.socket.sendall(2 * conn.connection.send(rlx.Actions(echo(message, conn))))
+        conn.receive()
 
     with RlxPeer(answer_twice, serve_echo) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
         assert client.send(1.0, [6.0]) == 6
-        assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
-        assert len(peer.talks) == 2
+        assert [type(message) for message in peer.connections[0].received] == [rlx.Hello, rlx.Init]
+        assert len(peer.connections) == 2
 
 
 def test_error_after_an_answer_prevents_further_messages():
     @echoing
-    def answer_and_error(talk):
-        talk.welcome()
-        message = talk.expect(rlx.Init)
-        answer = talk.connection.send(rlx.Actions(echo(message, talk)))
-        talk.socket.sendall(answer + talk.connection.send(rlx.Error(ErrorCode.REBALANCING, "elsewhere", True)))
-        talk.close()
+    def answer_and_error(conn):
+        conn.welcome()
+        message = conn.expect(rlx.Init)
+        answer = conn.connection.send(rlx.Actions(echo(message, conn)))
+        conn.socket.sendall(answer + conn.connection.send(rlx.Error(ErrorCode.REBALANCING, "elsewhere", True)))
+        conn.close()
 
     with RlxPeer(answer_and_error, serve_echo) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
         assert client.send(1.0, [6.0]) == 6
-        assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
+        assert [type(message) for message in peer.connections[0].received] == [rlx.Hello, rlx.Init]
 
 
 def test_pong_without_a_ping_is_ignored():
     @echoing
-    def unrequested_pong(talk):
-        talk.welcome()
-        talk.hear()
-        talk.say(rlx.Pong(3))
-        talk.say(rlx.Actions(echo(talk.heard[-1], talk)))
-        serve(talk)
+    def unrequested_pong(conn):
+        conn.welcome()
+        conn.receive()
+        conn.send(rlx.Pong(3))
+        conn.send(rlx.Actions(echo(conn.received[-1], conn)))
+        serve(conn)
 
     with RlxPeer(unrequested_pong) as peer, client_of(peer) as client:
         assert client.init([5.0]) == 5
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 def test_refusal_in_the_other_codec_is_a_lost_connection():
     """A server that refuses before it has read the hello sends Protobuf."""
 
-    def full(talk):
-        talk.socket.sendall(rlx.ServerConnection().send(rlx.Error(ErrorCode.OVERLOADED, "full", True)))
-        talk.close()
+    def full(conn):
+        conn.socket.sendall(rlx.ServerConnection().send(rlx.Error(ErrorCode.OVERLOADED, "full", True)))
+        conn.close()
 
     with RlxPeer(full, serve_echo) as peer, client_of(peer, codec="json") as client:
         assert client.init([5.0]) == 5
-        assert len(peer.talks) == 2
+        assert len(peer.connections) == 2

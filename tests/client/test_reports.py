@@ -81,6 +81,6 @@ def test_metrics_from_infos_reach_the_server(count):
         run(env, peer.address, steps=8, metrics=["fuel"])
         env.close()
         peer.finish()
-    sent = [scalar for message in peer.talks[0].of(rlx.Metrics) for scalar in message.scalars]
+    sent = [scalar for message in peer.connections[0].of(rlx.Metrics) for scalar in message.scalars]
     assert len(sent) == (8 if count is None else 4)
     assert set(sent) == {("fuel", 7.5)}

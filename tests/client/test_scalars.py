@@ -15,9 +15,9 @@ def test_scalars_are_sent_before_the_next_message():
         client.metrics().scalar("speed/x", 1.5)
         client.metrics().scalar("speed/x", 2.5)
         client.send(0.0, [1.0])
-        kinds = [type(message) for message in peer.talks[0].heard]
+        kinds = [type(message) for message in peer.connections[0].received]
     assert kinds == [rlx.Hello, rlx.Metrics, rlx.Init, rlx.Metrics, rlx.Step]
-    early, late = peer.talks[0].of(rlx.Metrics)
+    early, late = peer.connections[0].of(rlx.Metrics)
     assert list(early.scalars) == [("early", 1.0)]
     assert list(late.scalars) == [("speed/x", 1.5), ("speed/x", 2.5)]
 
@@ -28,7 +28,7 @@ def test_pending_scalars_are_sent_before_bye():
             client.init([0.0])
             client.metrics().scalar("last", 3.0)
         peer.finish()
-    assert [type(message) for message in peer.talks[0].heard[-2:]] == [rlx.Metrics, rlx.Bye]
+    assert [type(message) for message in peer.connections[0].received[-2:]] == [rlx.Metrics, rlx.Bye]
 
 
 def test_many_scalars_are_sent_without_waiting_for_a_message():
@@ -38,7 +38,7 @@ def test_many_scalars_are_sent_without_waiting_for_a_message():
             for value in range(MAX_PENDING_SCALARS + 1):
                 client.metrics().scalar("many", value)
         peer.finish()
-    first, rest = peer.talks[0].of(rlx.Metrics)
+    first, rest = peer.connections[0].of(rlx.Metrics)
     assert len(first.scalars) == MAX_PENDING_SCALARS
     assert list(rest.scalars) == [("many", float(MAX_PENDING_SCALARS))]
 

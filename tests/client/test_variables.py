@@ -17,7 +17,7 @@ def token_sent(**variables: str) -> str:
     with RlxPeer() as peer:
         done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", **variables)
         assert done.returncode == 0, done.stderr
-        return peer.talks[0].hello.token
+        return peer.connections[0].hello.token
 
 
 def test_token_variable_overrides_the_token_file(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_alive_file_is_written_while_the_agent_answers(tmp_path: Path) -> None:
     with RlxPeer() as peer:
         done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", RELAAX_ALIVE_FILE=str(file))
     assert done.returncode == 0
-    assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+    assert isinstance(peer.connections[0].received[-1], rlx.Bye)
     assert file.is_file()
     done = program("OpenAI_Gym", "random", "CartPole-v1", "--steps", "3", RELAAX_ALIVE_FILE=str(tmp_path / "other"))
     assert done.returncode == 0

@@ -4,29 +4,29 @@ import pytest
 from relaax import rlx
 from relaax.client import Episode, VectorClient
 from relaax.rlx import ErrorCode
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(100)}
 NO = [False, False, False]
 
 
-def echo(message, talk):
+def echo(message, conn):
     return [message.observation[0][:, 0].astype(np.int64)]
 
 
-def serve_echo(talk: Conversation) -> None:
-    talk.policy = echo
-    serve(talk)
+def serve_echo(conn: PeerConnection) -> None:
+    conn.policy = echo
+    serve(conn)
 
 
 def lose_after(answers):
-    def script(talk: Conversation) -> None:
-        talk.policy = echo
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.policy = echo
+        conn.welcome()
         for _ in range(answers):
-            talk.answer()
-        talk.hear()
-        talk.fail(ErrorCode.REBALANCING, "elsewhere")
+            conn.answer()
+        conn.receive()
+        conn.fail(ErrorCode.REBALANCING, "elsewhere")
 
     return script
 
@@ -55,7 +55,7 @@ def test_same_step_sends_masks_and_final_states():
             assert (actions.dtype, actions.tolist()) == (np.int64, [4, 5, 6])
             client.step([1, 2, 3], states(7, 8, 9), [True, False, False], [False, True, False], states(70, 80, 90))
             client.step([1, 2, 3], states(7, 8, 9), [True, False, False], NO, states(70, 80, 90))
-        hello, _, plain, cut, over, _ = peer.talks[0].heard
+        hello, _, plain, cut, over, _ = peer.connections[0].received
     assert hello.environments == 3
     assert list(hello.autoreset) == [rlx.Autoreset.SAME_STEP]
     assert plain.reward.tolist() == [1.0, 2.0, 3.0]
@@ -70,7 +70,7 @@ def test_final_states_in_an_object_array_are_accepted():
     with RlxPeer(serve_echo) as peer, vector(peer, "same_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), NO, [False, True, False], final)
-        (step,) = peer.heard(rlx.Step)
+        (step,) = peer.received(rlx.Step)
     assert numbers_of(step.final_observation) == [4, 80, 6]
 
 
@@ -79,7 +79,7 @@ def test_next_step_sends_ends_and_first_masks():
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [False, True, False], [False, False, True])
         client.step([1, 2, 3], states(7, 8, 9), NO, NO, first=[False, True, True])
-        end, start = peer.heard(rlx.Step)
+        end, start = peer.received(rlx.Step)
     assert (flags(end.terminated), flags(end.truncated), end.final_observation) == ([0, 1, 0], [0, 0, 1], None)
     assert (flags(start.first), start.terminated, start.truncated) == ([0, 1, 1], None, None)
 
@@ -88,7 +88,7 @@ def test_terminated_has_precedence_over_truncated():
     with RlxPeer(serve_echo) as peer, vector(peer, "next_step") as client:
         client.init(states(1, 2, 3))
         client.step([1, 2, 3], states(4, 5, 6), [True, True, False], [True, False, False])
-        (step,) = peer.heard(rlx.Step)
+        (step,) = peer.received(rlx.Step)
     assert (flags(step.terminated), step.truncated) == ([1, 1, 0], None)
 
 
@@ -99,7 +99,7 @@ def test_reset_returns_the_returns_of_all_environments():
         assert client.reset([10, 20], [False, True], states(5, 6)).tolist() == [11, 22]
         client.init(states(1, 2))
         assert client.reset([1, 2]).tolist() == [1, 2]
-        cut, over = peer.heard(rlx.Reset)
+        cut, over = peer.received(rlx.Reset)
     assert (flags(cut.truncated), numbers_of(cut.final_observation)) == ([0, 1], [5, 6])
     assert (over.truncated, over.final_observation) == (None, None)
 
@@ -108,7 +108,7 @@ def test_episodes_reported_by_the_client_are_sent():
     with RlxPeer(serve_echo) as peer, vector(peer, "same_step", reports_episodes=True) as client:
         client.init(states(1, 2, 3))
         client.step([0, 0, 0], states(1, 2, 3), episodes=[Episode(2, 5.0, 6)])
-        (step,) = peer.heard(rlx.Step)
+        (step,) = peer.received(rlx.Step)
     assert list(step.episodes) == [Episode(2, 5.0, 6)]
 
 
@@ -133,7 +133,7 @@ def test_invalid_step_is_refused_and_the_connection_continues(arguments, sentenc
         with pytest.raises(ValueError, match=sentence):
             client.step(*arguments)
         assert client.step([0, 0, 0], states(1, 2, 3)).tolist() == [1, 2, 3]
-        assert len(peer.talks) == 1
+        assert len(peer.connections) == 1
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [({"environments": 0}, "0"), ({"autoreset": "never"}, "'never'")])
@@ -148,7 +148,7 @@ def test_same_step_loss_makes_only_unended_episodes_partial():
         ends = [True, False, False], [False, True, False]
         assert client.step([1, 2, 3], states(4, 5, 6), *ends, states(7, 8, 9)).tolist() == [4, 5, 6]
         assert client.step([1, 2, 3], states(5, 6, 7)).tolist() == [5, 6, 7]
-        init, step = peer.talks[1].of(rlx.Init, rlx.Step)
+        init, step = peer.connections[1].of(rlx.Init, rlx.Step)
     assert (numbers_of(init.observation), flags(init.partial)) == ([4, 5, 6], [0, 0, 1])
     assert numbers_of(step.observation) == [5, 6, 7]
 
@@ -159,7 +159,7 @@ def test_loss_with_disabled_autoreset_keeps_whole_returns():
         client.step([1, 2, 3], states(4, 5, 6))
         client.step([1, 2, 3], states(4, 5, 6))
         assert client.reset([1, 2, 3]).tolist() == [3, 6, 9]
-        assert flags(peer.talks[1].of(rlx.Init)[0].partial) == [1, 1, 1]
+        assert flags(peer.connections[1].of(rlx.Init)[0].partial) == [1, 1, 1]
 
 
 def test_next_step_loss_keeps_just_begun_episodes_whole():
@@ -168,7 +168,7 @@ def test_next_step_loss_keeps_just_begun_episodes_whole():
         client.step([1, 2, 3], states(4, 5, 6), [False, True, False])
         assert client.step([1, 2, 3], states(7, 8, 9), first=[False, True, False]).tolist() == [7, 8, 9]
         client.step([1, 2, 3], states(1, 2, 3))
-        (init, _) = peer.talks[1].of(rlx.Init, rlx.Step)
+        (init, _) = peer.connections[1].of(rlx.Init, rlx.Step)
     assert (numbers_of(init.observation), flags(init.partial)) == ([7, 8, 9], [1, 0, 1])
 
 
@@ -188,7 +188,7 @@ def test_end_lost_in_next_step_is_sent_to_the_new_connection():
         last_actions = client.step([1, 2, -1, 4], states(30, 31, 32, 33), first=[False, False, True, False])
         assert last_actions.tolist() == [30, 31, 32, 33]
         assert client.step([1, 2, 3, 4], states(40, 41, 42, 43)).tolist() == [40, 41, 42, 43]
-        resent = peer.talks[1].heard[1:]
+        resent = peer.connections[1].received[1:]
     assert [type(message) for message in resent] == [rlx.Init, rlx.Reset, rlx.Init, rlx.Reset, rlx.Init, rlx.Step]
     init, end, second, last, third, _ = resent
     assert flags(init.partial) == [1, 1, 1, 1]
@@ -223,7 +223,7 @@ def test_reset_sends_lost_next_step_ends_to_the_new_connection(has_final_states)
         client.step([1, 2, 3], states(4, 5, 6), [True, False, False], [False, True, False])
         last = ([False, False, True], states(7, 8, 9)) if has_final_states else ()
         assert client.reset([70, 70, 4], *last).tolist() == [0, 0, 7]
-        (reset,) = peer.talks[1].of(rlx.Reset)
+        (reset,) = peer.connections[1].of(rlx.Reset)
     assert reset.reward.tolist() == [0, 0, 4]
     assert flags(reset.truncated) == [0, 1, int(has_final_states)]
     assert numbers_of(reset.final_observation) == [4, 5, 9 if has_final_states else 6]
@@ -238,7 +238,7 @@ def test_final_states_of_a_lost_end_are_copied():
         client.step([1, 2, 3], current, NO, [False, True, False])
         current[:] = states(7, 8, 9)
         client.step([1, 0, 3], current, first=[False, True, False])
-        (reset,) = peer.talks[1].of(rlx.Reset)
+        (reset,) = peer.connections[1].of(rlx.Reset)
     assert numbers_of(reset.final_observation) == [7, 5, 9]
 
 
@@ -249,5 +249,5 @@ def test_lost_end_is_sent_only_once_after_a_reset():
         client.reset([0, 0, 0])
         client.init(states(1, 2, 3))
         assert client.step([1, 2, 3], states(7, 8, 9)).tolist() == [7, 8, 9]
-        kinds = [type(message) for message in peer.talks[1].heard[1:]]
+        kinds = [type(message) for message in peer.connections[1].received[1:]]
     assert kinds == [rlx.Init, rlx.Reset, rlx.Init, rlx.Step]

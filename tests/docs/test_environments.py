@@ -19,17 +19,17 @@ from relaax.cli.run.plan import make_plan
 from relaax.client import command
 from support.pages import DOCS, block, blocks
 from support.processes import Processes
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 PAGES = [DOCS / f"{name}.md" for name in ("environments", "many-environments", "gymnasium", "environment-programs")]
 CHECKED = [f"docs/{page.name}" for page in PAGES]
 ADDRESS = "localhost:7001"
 
 
-def random_serve(talk: Conversation) -> None:
+def random_serve(conn: PeerConnection) -> None:
     rng = np.random.default_rng(3)
-    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
-    serve(talk)
+    conn.policy = lambda message, conn: [rng.integers(conn.hello.action_space.n, size=conn.hello.environments)]
+    serve(conn)
 
 
 def text_of(name: str) -> str:
@@ -43,7 +43,7 @@ def lines(name: str) -> list[list[str]]:
     return [shlex.split(line) for line in text_of(name).splitlines()]
 
 
-def connections_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
+def connections_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[PeerConnection], list[str]]:
     """Run a command of the page. Return its connections and the lines that it printed."""
     program = command[1]
     for name in ("room.py", "room_env.py", program):
@@ -53,29 +53,29 @@ def connections_of(command: list[str], folder: Path, processes: Processes) -> tu
         words = [peer.address if word == ADDRESS else word for word in command[1:]]
         running = processes.start(sys.executable, "-W", "error", *words, cwd=folder)
         assert running.wait(60) == 0, running.report()
-        return peer.talks, running.lines
+        return peer.connections, running.lines
 
 
 def test_program_for_one_environment_runs(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("one")
-    (talk,), printed = connections_of(command, tmp_path, processes)
-    resets = talk.of(rlx.Reset)
+    (conn,), printed = connections_of(command, tmp_path, processes)
+    resets = conn.of(rlx.Reset)
     assert len(resets) == len(printed) == int(command[-1])
-    assert talk.hello.autoreset == (rlx.Autoreset.DISABLED,)
+    assert conn.hello.autoreset == (rlx.Autoreset.DISABLED,)
     cut = [reset.truncated is not None for reset in resets]
     assert any(cut)
     assert all((reset.final_observation is not None) for reset in resets)
-    assert {name for message in talk.of(rlx.Metrics) for name, _ in message.scalars} >= {"last_temperature"}
+    assert {name for message in conn.of(rlx.Metrics) for name, _ in message.scalars} >= {"last_temperature"}
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_program_for_many_environments_runs(autoreset: str, tmp_path: Path, processes: Processes) -> None:
     (command,) = [command for command in lines("many") if autoreset in command[1]]
-    (talk,), _ = connections_of(command, tmp_path, processes)
-    steps = talk.of(rlx.Step)
+    (conn,), _ = connections_of(command, tmp_path, processes)
+    steps = conn.of(rlx.Step)
     assert len(steps) == int(command[-1])
-    assert talk.hello.environments == int(command[-2])
-    assert talk.hello.autoreset == (rlx.Autoreset[autoreset.upper()],)
+    assert conn.hello.environments == int(command[-2])
+    assert conn.hello.autoreset == (rlx.Autoreset[autoreset.upper()],)
     assert any(step.truncated is not None for step in steps)
     assert any(step.first is not None for step in steps) == (autoreset == "next_step")
 
@@ -89,9 +89,9 @@ def test_gymnasium_program_runs(tmp_path: Path, processes: Processes) -> None:
 
 def test_program_reports_whole_episodes(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("lives")
-    (talk,), printed = connections_of(command, tmp_path, processes)
-    resets, episodes = talk.of(rlx.Reset), int(command[-1])
-    assert talk.hello.reports_episodes
+    (conn,), printed = connections_of(command, tmp_path, processes)
+    resets, episodes = conn.of(rlx.Reset), int(command[-1])
+    assert conn.hello.reports_episodes
     assert len(resets) == 3 * episodes
     assert [len(reset.episodes) for reset in resets] == [0, 0, 1] * episodes
     assert len(printed) == episodes
@@ -101,8 +101,8 @@ def test_program_reports_whole_episodes(tmp_path: Path, processes: Processes) ->
 @pytest.mark.checks(*CHECKED, "relaax/client", "environments/OpenAI_Gym")
 def test_slow_program_sends_pings(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
-    (talk,), printed = connections_of(command, tmp_path, processes)
-    assert len(talk.of(rlx.Ping)) >= len(printed) >= 1
+    (conn,), printed = connections_of(command, tmp_path, processes)
+    assert len(conn.of(rlx.Ping)) >= len(printed) >= 1
 
 
 def test_template_runs_with_spaces_of_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +116,10 @@ def test_template_runs_with_spaces_of_page(tmp_path: Path, monkeypatch: pytest.M
     with RlxPeer() as peer:
         line = command.parser("my_world/main", "", "").parse_args([peer.address, "robots", "3", "--steps", "600"])
         summary = runpy.run_path("my_world/main.py")["main"](line)
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert summary.steps == 600
-    assert isinstance(talk.hello.observation_space, rlx.Dict)
-    assert len(talk.of(rlx.Step)) == 200
+    assert isinstance(conn.hello.observation_space, rlx.Dict)
+    assert len(conn.of(rlx.Step)) == 200
 
 
 def test_configurations_of_page_give_their_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,5 +160,5 @@ def hello_of(words: list[str]) -> rlx.Hello:
     """Run environments/OpenAI_Gym/main with these words, and return its Hello message."""
     with RlxPeer() as peer:
         main.main(main.parser().parse_args([peer.address, *words[1:], "--steps", "8"]))
-        (talk,) = peer.talks
-    return talk.hello
+        (conn,) = peer.connections
+    return conn.hello

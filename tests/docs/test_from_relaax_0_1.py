@@ -47,9 +47,9 @@ def test_new_client_of_page_plays() -> None:
         with pytest.raises(Over):
             exec(compile(code, "new", "exec"), names)
         names["client"].disconnect()
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert names["episode_score"] == 5.0
-    assert (len(talk.of(rlx.Init)), len(talk.of(rlx.Reset))) == (3, 2)
+    assert (len(conn.of(rlx.Init)), len(conn.of(rlx.Reset))) == (3, 2)
 
 
 def test_checkpoint_dir_and_s3_exclude_each_other(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from relaax import rlx
 from relaax.client import RunSummary
 from relaax.client.command import UsageError
 from support.programs import program
-from support.rlx_peer import Conversation, RlxPeer
+from support.rlx_peer import PeerConnection, RlxPeer
 
 GYM = "OpenAI_Gym"
 NUMBERS = itertools.count()
@@ -87,12 +87,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         del sys.modules[module]
 
 
-def run(*line: str) -> tuple[RunSummary, Conversation]:
+def run(*line: str) -> tuple[RunSummary, PeerConnection]:
     """Run the program in this process; return its summary and the connection at the server."""
     with RlxPeer() as peer:
         summary = gym.main(gym.parser().parse_args([peer.address, *line]))
-        (talk,) = peer.talks
-    return summary, talk
+        (conn,) = peer.connections
+    return summary, conn
 
 
 def refusal(*line: str) -> str:
@@ -107,10 +107,10 @@ def made(name: str, count: int, *options: str) -> gymnasium.vector.VectorEnv:
 
 
 def test_constructor_argument_changes_spaces() -> None:
-    _, talk = run("LunarLander-v3", "2", "--steps", "10", "--kwarg", "continuous=true")
-    assert talk.hello.action_space == rlx.Box(-1, 1, (2,))
-    _, talk = run("FrozenLake-v1", "2", "--steps", "10", "--kwarg", "map_name=8x8", "--kwarg", "is_slippery=False")
-    assert talk.hello.observation_space == rlx.Discrete(64)
+    _, conn = run("LunarLander-v3", "2", "--steps", "10", "--kwarg", "continuous=true")
+    assert conn.hello.action_space == rlx.Box(-1, 1, (2,))
+    _, conn = run("FrozenLake-v1", "2", "--steps", "10", "--kwarg", "map_name=8x8", "--kwarg", "is_slippery=False")
+    assert conn.hello.observation_space == rlx.Discrete(64)
 
 
 @pytest.mark.parametrize(
@@ -131,30 +131,30 @@ def test_three_wrappers_give_gray_84x84_frames() -> None:
     wrappers = ["--wrapper", 'MaxAndSkipObservation={"skip": 4}', *RESIZE, "--wrapper", "GrayscaleObservation"]
     with RlxPeer() as peer:
         done = program(GYM, peer.address, "CarRacing-v3", "1", "--steps", "12", "--seed", "1", *CAR, *wrappers)
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert done.returncode == 0, done.stderr
-    assert talk.hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
-    assert talk.hello.action_space == rlx.Discrete(5)
-    assert talk.hello.frame_skip == 4
-    assert talk.of(rlx.Step)[-1].observation[0].std() > 10
+    assert conn.hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
+    assert conn.hello.action_space == rlx.Discrete(5)
+    assert conn.hello.frame_skip == 4
+    assert conn.of(rlx.Step)[-1].observation[0].std() > 10
 
 
 def test_frame_skips_of_wrappers_multiply() -> None:
     skips = ["--wrapper", "MaxAndSkipObservation", "--wrapper", 'RepeatAction={"num_repeats": 3}']
-    _, talk = run("CarRacing-v3", "1", "--steps", "3", *CAR, *skips)
-    assert talk.hello.frame_skip == 12
+    _, conn = run("CarRacing-v3", "1", "--steps", "3", *CAR, *skips)
+    assert conn.hello.frame_skip == 12
 
 
 def test_wrappers_are_applied_in_order() -> None:
     flat = ["--wrapper", 'TimeAwareObservation={"flatten": false}', "--wrapper", "FlattenObservation"]
-    _, talk = run("CartPole-v1", "2", "--steps", "10", *flat)
-    assert talk.hello.observation_space.shape == (5,)
+    _, conn = run("CartPole-v1", "2", "--steps", "10", *flat)
+    assert conn.hello.observation_space.shape == (5,)
     assert "FlattenObservation" not in refusal("CartPole-v1", *flat[2:], *flat[:2], *RESIZE)
 
 
 def test_wrapped_observations_are_sent_unchanged() -> None:
     options = ["--wrapper", "GrayscaleObservation", *RESIZE, "--wrapper", "NormalizeObservation"]
-    _, talk = run("CarRacing-v3", "2", "--steps", "4", "--seed", "3", *CAR, *options)
+    _, conn = run("CarRacing-v3", "2", "--steps", "4", "--seed", "3", *CAR, *options)
     env = gymnasium.make("CarRacing-v3", continuous=False)
     for wrapper in (
         gymnasium.wrappers.GrayscaleObservation,
@@ -165,16 +165,16 @@ def test_wrapped_observations_are_sent_unchanged() -> None:
     first, _ = env.reset(seed=3)
     second, *_ = env.step(0)
     env.close()
-    assert talk.hello.observation_space == rlx.Box(-np.inf, np.inf, (84, 84), env.observation_space.dtype)
-    np.testing.assert_array_equal(talk.of(rlx.Init)[0].observation[0][0], first)
-    np.testing.assert_array_equal(talk.of(rlx.Step)[0].observation[0][0], second)
+    assert conn.hello.observation_space == rlx.Box(-np.inf, np.inf, (84, 84), env.observation_space.dtype)
+    np.testing.assert_array_equal(conn.of(rlx.Init)[0].observation[0][0], first)
+    np.testing.assert_array_equal(conn.of(rlx.Step)[0].observation[0][0], second)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_observe_selects_from_wrapped_observation(vectorization: str) -> None:
     wrapper = ["--wrapper", "TimeAwareObservation", "--observe", "4", "--vectorization", vectorization]
-    _, talk = run("CartPole-v1", "2", "--steps", "6", *wrapper)
-    assert [step.observation[0][0].tolist() for step in talk.of(rlx.Step)] == [[1.0], [2.0], [3.0]]
+    _, conn = run("CartPole-v1", "2", "--steps", "6", *wrapper)
+    assert [step.observation[0][0].tolist() for step in conn.of(rlx.Step)] == [[1.0], [2.0], [3.0]]
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_own_vector_form_is_used_if_it_accepts_the_arguments(options: list[str],
 
 def test_wrapper_disables_own_vector_form() -> None:
     limit = ["--wrapper", 'TimeLimit={"max_episode_steps": 5}']
-    summary, talk = run("CartPole-v1", "4", "--steps", "80", *limit)
-    assert list(talk.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
+    summary, conn = run("CartPole-v1", "4", "--steps", "80", *limit)
+    assert list(conn.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
     assert summary.episodes == 16
     assert "--vectorization sync or async" in refusal(
         "CartPole-v1", "4", *limit, "--vectorization", "vector_entry_point"
@@ -203,9 +203,9 @@ def test_wrapper_disables_own_vector_form() -> None:
 
 def test_atari_preprocessing_comes_before_wrappers() -> None:
     resize = ["--wrapper", 'ResizeObservation={"shape": [42, 42]}', "--kwarg", "full_action_space=true"]
-    _, talk = run("ALE/Breakout-v5", "2", "--steps", "6", *resize)
-    assert talk.hello.observation_space == rlx.Box(0, 255, (42, 42), np.uint8)
-    assert (talk.hello.frame_skip, talk.hello.action_space) == (4, rlx.Discrete(18))
+    _, conn = run("ALE/Breakout-v5", "2", "--steps", "6", *resize)
+    assert conn.hello.observation_space == rlx.Box(0, 255, (42, 42), np.uint8)
+    assert (conn.hello.frame_skip, conn.hello.action_space) == (4, rlx.Discrete(18))
     assert "--kwarg frameskip: the preprocessing" in refusal("ALE/Breakout-v5", "--kwarg", "frameskip=2")
 
 
@@ -214,24 +214,24 @@ def test_package_in_working_directory_is_found(package: str, tmp_path: Path, mon
     line = [f"{package}:RoomOf{package}-v0", "2", "--steps", "40", "--kwarg", "size=5"]
     with RlxPeer() as peer:
         done = program(GYM, peer.address, *line, "--wrapper", f'{package}.room:Times={{"by": 3}}')
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert done.returncode == 0, done.stderr
-    assert talk.hello.environment == f"RoomOf{package}-v0"
-    steps = talk.of(rlx.Step)
+    assert conn.hello.environment == f"RoomOf{package}-v0"
+    steps = conn.of(rlx.Step)
     assert (steps[0].observation[0] == np.float32(0.5)).all()
     assert steps[0].reward.tolist() == [3.0, 3.0]
     assert steps[-1].truncated.tolist() == [True, True]
 
 
 def test_package_in_path_option_is_found(package: str, tmp_path: Path) -> None:
-    _, talk = run(f"{package}:RoomOf{package}", "2", "--steps", "4", "--path", str(tmp_path))
-    assert talk.hello.environment == f"RoomOf{package}-v0"  # the newest
+    _, conn = run(f"{package}:RoomOf{package}", "2", "--steps", "4", "--path", str(tmp_path))
+    assert conn.hello.environment == f"RoomOf{package}-v0"  # the newest
 
 
 def test_list_is_converted_to_array_for_wrapper(package: str, tmp_path: Path) -> None:
     scaled = f'{package}.room:Scaled={{"by": [1, 2, 3]}}'
-    _, talk = run(f"{package}:RoomOf{package}-v0", "2", "--steps", "4", "--path", str(tmp_path), "--wrapper", scaled)
-    assert talk.of(rlx.Step)[0].observation[0][0].tolist() == pytest.approx([0.3, 0.6, 0.9])
+    _, conn = run(f"{package}:RoomOf{package}-v0", "2", "--steps", "4", "--path", str(tmp_path), "--wrapper", scaled)
+    assert conn.of(rlx.Step)[0].observation[0][0].tolist() == pytest.approx([0.3, 0.6, 0.9])
 
 
 @pytest.mark.slow
@@ -239,17 +239,17 @@ def test_list_is_converted_to_array_for_wrapper(package: str, tmp_path: Path) ->
 def test_register_option_calls_function_once(package: str, tmp_path: Path) -> None:
     options = ["--register", f"{package}.late:tell", "--path", str(tmp_path), "--steps", "4"]
     for _ in range(2):  # a second call would warn, and warnings are errors here
-        _, talk = run(f"Late{package}-v0", "2", *options)
-        assert talk.hello.environment == f"Late{package}-v0"
-    _, talk = run("MinAtar/Breakout-v1", "2", "--steps", "4", "--register", "minatar.gym:register_envs")
-    assert talk.hello.observation_space.shape == (10, 10, 4)
+        _, conn = run(f"Late{package}-v0", "2", *options)
+        assert conn.hello.environment == f"Late{package}-v0"
+    _, conn = run("MinAtar/Breakout-v1", "2", "--steps", "4", "--register", "minatar.gym:register_envs")
+    assert conn.hello.observation_space.shape == (10, 10, 4)
 
 
 def test_import_option_registers_ids(package: str, tmp_path: Path) -> None:
     options = ["--import", "json", "--import", package, "--path", str(tmp_path), "--steps", "4"]
     for _ in range(2):
-        _, talk = run(f"RoomOf{package}-v0", "2", *options)
-        assert talk.hello.environment == f"RoomOf{package}-v0"
+        _, conn = run(f"RoomOf{package}-v0", "2", *options)
+        assert conn.hello.environment == f"RoomOf{package}-v0"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from relaax import rlx
 from relaax.client.program.families import gray
 from support.documented_lab.deepmind_lab import LEVEL, SPEC, Lab
 from support.programs import ROOT, program
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 FAMILY = "DeepMind_Lab"
 DOCUMENTED = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "documented_lab")])
@@ -116,10 +116,10 @@ def test_gray_uses_luma_weights():
     assert gray(frame).dtype == np.uint8
 
 
-def forward(talk: Conversation) -> None:
+def forward(conn: PeerConnection) -> None:
     forwards = {6: FORWARD, 11: FORWARD_OF_ALL}
-    talk.policy = lambda message, talk: [np.full(talk.hello.environments, forwards[talk.hello.action_space.n])]
-    serve(talk)
+    conn.policy = lambda message, conn: [np.full(conn.hello.environments, forwards[conn.hello.action_space.n])]
+    serve(conn)
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,16 @@ def test_levels_run_against_server(count, options, actions):
     with RlxPeer(forward) as peer:
         steps = str(6 * count)
         done = program(FAMILY, peer.address, str(count), LEVEL, "--steps", steps, *options, PYTHONPATH=DOCUMENTED)
-        hello, init, *rest = peer.talks[0].heard
+        hello, init, *rest = peer.connections[0].received
     assert done.returncode == 0, done.stderr
     assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
     assert (hello.environment, hello.environments, hello.frame_skip) == (LEVEL, count, 4)
     assert hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
     assert hello.action_space == rlx.Discrete(actions)
     assert init.observation[0].shape == (count, 84, 84)
-    heard = [message for message in rest if isinstance(message, rlx.Step)]
-    assert [step.reward.tolist() for step in heard] == [[reward] * count for reward in (4.0, 4.0, 2.0) * 2]
-    ended = [step for step in heard if step.terminated is not None]
+    received = [message for message in rest if isinstance(message, rlx.Step)]
+    assert [step.reward.tolist() for step in received] == [[reward] * count for reward in (4.0, 4.0, 2.0) * 2]
+    ended = [step for step in received if step.terminated is not None]
     assert [step.terminated.tolist() for step in ended] == [[True] * count] * 2
     assert "mean return 10.0" in done.stdout
 

@@ -12,24 +12,24 @@ from environments.OpenAI_Gym.observe import Observe
 from relaax import rlx
 from relaax.client.command import UsageError
 from support.programs import program, refusal
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 
 GYM = "OpenAI_Gym"
 POSITION, ANGLE = 0, 2  # of CartPole-v1, whose elements 1 and 3 are velocities
 
 
-def actor(talk: Conversation) -> None:
+def actor(conn: PeerConnection) -> None:
     """Serve random actions of the client's action space."""
     rng = np.random.default_rng(3)
 
-    def act(message: object, talk: Conversation) -> list[np.ndarray]:
-        space, count = talk.hello.action_space, talk.hello.environments
+    def act(message: object, conn: PeerConnection) -> list[np.ndarray]:
+        space, count = conn.hello.action_space, conn.hello.environments
         if isinstance(space, rlx.Discrete):
             return [rng.integers(space.n, size=count)]
         return [rng.uniform(-1, 1, (count, *space.shape)).astype(np.float32)]
 
-    talk.policy = act
-    serve(talk)
+    conn.policy = act
+    serve(conn)
 
 
 def made(name: str, *options: str) -> gymnasium.vector.VectorEnv:
@@ -49,7 +49,7 @@ def made(name: str, *options: str) -> gymnasium.vector.VectorEnv:
 def test_physics_environments_run_without_warnings(name, vectorization, observation, action):
     with RlxPeer(actor) as peer:
         done = program(GYM, peer.address, name, "2", "--steps", "200", "--seed", "3", "--vectorization", vectorization)
-        hello, *rest = peer.talks[0].heard
+        hello, *rest = peer.connections[0].received
     assert done.returncode == 0, done.stderr
     assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
     assert hello.observation_space.shape == observation
@@ -64,7 +64,7 @@ def test_unbounded_float64_observations_are_sent_unchanged(codec):
     with RlxPeer(actor) as peer:
         line = (peer.address, "Hopper-v5", "2", "--steps", "20", "--seed", "5", "--codec", codec)
         gym.main(gym.parser().parse_args(line))
-        hello, init, *_ = peer.talks[0].heard
+        hello, init, *_ = peer.connections[0].received
     assert hello.observation_space == rlx.Box(-np.inf, np.inf, (11,), np.float64)
     expected, _ = made("Hopper-v5").reset(seed=5)
     assert init.observation[0].dtype == np.float64
@@ -86,7 +86,7 @@ def test_observe_option_hides_velocities(vectorization):
     with RlxPeer(actor) as peer:
         line = (peer.address, "CartPole-v1", "2", "--steps", "200", "--seed", "3", "--observe", "0,2", *options)
         gym.main(gym.parser().parse_args(line))
-        hello, init, *rest = peer.talks[0].heard
+        hello, init, *rest = peer.connections[0].received
     whole = made("CartPole-v1", *options)
     space = whole.single_observation_space
     kept = [POSITION, ANGLE]

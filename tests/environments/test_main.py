@@ -22,16 +22,16 @@ from relaax.client.command import UsageError
 from relaax.client.program.process import run_then_close
 from relaax.rlx import ErrorCode
 from support.programs import PATIENCE, ROOT, interrupt_group, program, refusal, running
-from support.rlx_peer import Conversation, RlxPeer, refuse, serve
+from support.rlx_peer import PeerConnection, RlxPeer, refuse, serve
 from support.unused_address import unused_address
 
 GYM, ALE, LAB = "OpenAI_Gym", "ALE", "DeepMind_Lab"
 
 
-def random_serve(talk: Conversation) -> None:
+def random_serve(conn: PeerConnection) -> None:
     rng = np.random.default_rng(3)
-    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
-    serve(talk)
+    conn.policy = lambda message, conn: [rng.integers(conn.hello.action_space.n, size=conn.hello.environments)]
+    serve(conn)
 
 
 def assert_quiet(stderr):
@@ -70,7 +70,7 @@ def test_python_without_relaax_gets_install_hint(family, extra):
 def test_cart_poles_use_own_vector_form():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "CartPole-v1", "4", "--steps", "300", "--seed", "7")
-        hello, init, *_ = peer.talks[0].heard
+        hello, init, *_ = peer.connections[0].received
     assert done.returncode == 0
     assert_quiet(done.stderr)
     assert "mean return" in done.stdout
@@ -83,7 +83,7 @@ def test_cart_poles_use_own_vector_form():
 def test_parallel_connections_register_minatar_once():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "MinAtar/Breakout-v1", "2", "--steps", "20", "--connections", "3")
-        hello = peer.talks[0].hello
+        hello = peer.connections[0].hello
     assert done.returncode == 0, done.stderr
     assert_quiet(done.stderr)
     assert (hello.environment, hello.observation_space.shape) == ("MinAtar/Breakout-v1", (10, 10, 4))
@@ -101,11 +101,11 @@ def test_options_are_sent_to_server(tmp_path):
     with RlxPeer(random_serve) as peer:
         options = ["--exploit", "--episodes", "3", "--codec", "json", "--token-file", str(token)]
         done = program(GYM, peer.address, "CartPole-v1", *options)
-        talk = peer.talks[0]
+        conn = peer.connections[0]
     assert done.returncode == 0
     assert "3 episodes" in done.stdout
-    assert (talk.hello.mode, talk.hello.token, talk.hello.environments) == (rlx.Mode.EXPLOIT, "s3cret", 1)
-    assert talk.connection.codec == "json"
+    assert (conn.hello.mode, conn.hello.token, conn.hello.environments) == (rlx.Mode.EXPLOIT, "s3cret", 1)
+    assert conn.connection.codec == "json"
     assert "s3cret" not in done.stdout + done.stderr
 
 
@@ -121,18 +121,18 @@ def test_probe_prints_spaces_of_one_environment(tmp_path):
 def test_token_is_read_from_environment_variable():
     with RlxPeer(random_serve) as peer:
         program(GYM, peer.address, "CartPole-v1", "--steps", "3", RELAAX_TOKEN="outside")
-        assert peer.talks[0].hello.token == "outside"
+        assert peer.connections[0].hello.token == "outside"
 
 
 def test_environment_without_vector_form_uses_sync():
     with RlxPeer() as peer:
         done = program(GYM, peer.address, "Pendulum-v1", "2", "--steps", "402")
-        talk = peer.talks[0]
+        conn = peer.connections[0]
     assert done.returncode == 0
     assert_quiet(done.stderr)
-    assert list(talk.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
-    assert talk.hello.action_space == rlx.Box(-2, 2, (1,))
-    (cut,) = [step for step in talk.of(rlx.Step) if step.truncated is not None]  # the time limit of 200 steps
+    assert list(conn.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert conn.hello.action_space == rlx.Box(-2, 2, (1,))
+    (cut,) = [step for step in conn.of(rlx.Step) if step.truncated is not None]  # the time limit of 200 steps
     assert cut.truncated.tolist() == [True, True]
     assert cut.final_observation is not None
 
@@ -140,7 +140,7 @@ def test_environment_without_vector_form_uses_sync():
 def test_gymnasium_boxing_has_usual_preprocessing():
     with RlxPeer(random_serve) as peer:
         done = program(GYM, peer.address, "ALE/Boxing-v5", "2", "--steps", "60", "--seed", "1")
-        hello, init, *rest = peer.talks[0].heard
+        hello, init, *rest = peer.connections[0].received
     assert done.returncode == 0
     assert_quiet(done.stderr)
     assert (hello.environment, hello.frame_skip, hello.environments) == ("ALE/Boxing-v5", 4, 2)
@@ -157,8 +157,8 @@ def test_gymnasium_games_with_life_loss_report_whole_games():
         done = program(
             GYM, peer.address, "BreakoutNoFrameskip-v4", "2", "--life-loss", "--episodes", "2", "--seed", "1"
         )
-        steps = peer.talks[0].of(rlx.Step)
-        assert peer.talks[0].hello.reports_episodes
+        steps = peer.connections[0].of(rlx.Step)
+        assert peer.connections[0].hello.reports_episodes
     assert done.returncode == 0
     assert_quiet(done.stderr)
     games = [episode for step in steps for episode in step.episodes]
@@ -176,8 +176,8 @@ def test_gymnasium_games_with_life_loss_report_whole_games():
 def test_boxing_rom_runs_against_server():
     with RlxPeer(random_serve) as peer:
         done = program(ALE, peer.address, "boxing", "4", "--steps", "400", "--seed", "1")
-        hello, init, *_ = peer.talks[0].heard
-        steps = peer.talks[0].of(rlx.Step)
+        hello, init, *_ = peer.connections[0].received
+        steps = peer.connections[0].of(rlx.Step)
     assert done.returncode == 0
     assert_quiet(done.stderr)
     assert (hello.environment, hello.frame_skip, hello.environments) == ("boxing", 4, 4)
@@ -195,12 +195,12 @@ def test_ale_program_options_are_applied():
     with RlxPeer(random_serve) as peer:
         options = ["--life-loss", "--episodes", "2", "--frame-skip", "5", "--threads", "1", "--full-action-space"]
         done = program(ALE, peer.address, "ALE/Breakout-v5", "2", *options)
-        talk = peer.talks[0]
-        reported = [episode for step in talk.of(rlx.Step) for episode in step.episodes]
+        conn = peer.connections[0]
+        reported = [episode for step in conn.of(rlx.Step) for episode in step.episodes]
     assert done.returncode == 0
     assert_quiet(done.stderr)
-    assert talk.hello.reports_episodes
-    assert (talk.hello.frame_skip, talk.hello.action_space.n) == (5, 18)
+    assert conn.hello.reports_episodes
+    assert (conn.hello.frame_skip, conn.hello.action_space.n) == (5, 18)
     assert {episode.environment for episode in reported} == {0, 1}
 
 
@@ -263,12 +263,12 @@ def test_rejected_spaces_are_not_retried(code):
 
 
 def test_training_finished_exits_with_code_0():
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.hear()
-        talk.say(rlx.TrainingFinished("all 500 steps are done", 500))
-        talk.close()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.receive()
+        conn.send(rlx.TrainingFinished("all 500 steps are done", 500))
+        conn.close()
 
     with RlxPeer(script) as peer:
         done = program(GYM, peer.address, "CartPole-v1", "2")
@@ -289,13 +289,13 @@ def test_training_finished_exits_with_code_0():
 def test_signal_disconnects_and_exits_quietly(family, arguments, number, code):
     started = threading.Event()
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
         for _ in range(20):
-            talk.answer()
+            conn.answer()
         started.set()
         while True:
-            talk.answer()
+            conn.answer()
 
     with RlxPeer(script) as peer, running(family, peer.address, *arguments) as process:
         assert started.wait(PATIENCE)
@@ -305,7 +305,7 @@ def test_signal_disconnects_and_exits_quietly(family, arguments, number, code):
             process.send_signal(number)
         _, stderr = process.communicate(timeout=PATIENCE)
         peer.finish()
-        assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+        assert isinstance(peer.connections[0].received[-1], rlx.Bye)
     assert_quiet(stderr)
     assert process.returncode == code, stderr
 
@@ -335,7 +335,7 @@ def test_signal_swallowed_by_callback_is_repeated(tmp_path):
         assert process.stdout.readline() == "in the callback\n"
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=PATIENCE)
-        assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+        assert isinstance(peer.connections[0].received[-1], rlx.Bye)
     assert_quiet(stderr)
     assert process.returncode == 0
 

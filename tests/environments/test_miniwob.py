@@ -12,7 +12,7 @@ from relaax import rlx
 from support.machine import missing_requirements
 from support.processes import wait_until
 from support.programs import PATIENCE, program, refusal, signalled
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 from support.run import Runs, is_alive
 
 FAMILY = "MiniWoB"
@@ -20,11 +20,11 @@ LACK = missing_requirements(FAMILY)
 with_chromium = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 
 
-def serve_each_place(talk: Conversation) -> None:
+def serve_each_place(conn: PeerConnection) -> None:
     """Click at one place after another."""
     places = iter(range(10_000))
-    talk.policy = lambda message, talk: [np.full(talk.hello.environments, next(places) % talk.hello.action_space.n)]
-    serve(talk)
+    conn.policy = lambda message, conn: [np.full(conn.hello.environments, next(places) % conn.hello.action_space.n)]
+    serve(conn)
 
 
 @pytest.mark.slow
@@ -35,16 +35,16 @@ def test_two_browsers_run_against_server() -> None:
         options = ["--clicks", "64", "--steps", "160", "--seed", "1"]
         # No proxy listens on this port: the driver of the browser must be reached directly.
         done = program(FAMILY, peer.address, "click-test", "2", *options, http_proxy="http://127.0.0.1:9")
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert done.returncode == 0, done.stderr
     assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
-    assert (talk.hello.environment, talk.hello.environments) == ("miniwob/click-test-v1", 2)
-    assert talk.hello.observation_space == rlx.Box(0, 255, (105, 80, 3), np.uint8)
-    assert talk.hello.action_space == rlx.Discrete(64)
-    first = talk.of(rlx.Init)[0].observation[0]
+    assert (conn.hello.environment, conn.hello.environments) == ("miniwob/click-test-v1", 2)
+    assert conn.hello.observation_space == rlx.Box(0, 255, (105, 80, 3), np.uint8)
+    assert conn.hello.action_space == rlx.Discrete(64)
+    first = conn.of(rlx.Init)[0].observation[0]
     assert (first[0] != first[1]).any()  # the button is at another place
     assert first[0][2, 78].tolist() == [255, 255, 0]  # the sentence has a yellow background
-    steps = talk.of(rlx.Step)
+    steps = conn.of(rlx.Step)
     ends = [step for step in steps if step.terminated is not None]
     # Clicks at every place hit the button. Success ends an episode, and the next one looks different.
     assert ends
@@ -58,13 +58,13 @@ def test_two_browsers_run_against_server() -> None:
 @pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
 def test_last_click_without_success_is_a_failure() -> None:
-    def corner(talk: Conversation) -> None:
-        talk.policy = lambda message, talk: [np.full(talk.hello.environments, 63)]
-        serve(talk)
+    def corner(conn: PeerConnection) -> None:
+        conn.policy = lambda message, conn: [np.full(conn.hello.environments, 63)]
+        serve(conn)
 
     with RlxPeer(corner) as peer:
         done = program(FAMILY, peer.address, "click_test", "1", "--clicks", "2", "--steps", "12", "--seed", "1")
-        steps = peer.talks[0].of(rlx.Step)
+        steps = peer.connections[0].of(rlx.Step)
     assert done.returncode == 0, done.stderr
     rewards = [step.reward[0] for step in steps if step.terminated is not None]
     assert -1 in rewards

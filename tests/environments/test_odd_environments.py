@@ -15,7 +15,7 @@ import pytest
 from relaax import rlx
 from support.processes import wait_until
 from support.programs import PATIENCE, program, running
-from support.rlx_peer import Conversation, RlxPeer
+from support.rlx_peer import PeerConnection, RlxPeer
 
 pytestmark = pytest.mark.checks("environments", "relaax/client")
 
@@ -112,7 +112,7 @@ def test_reused_arrays_of_another_dtype_are_sent_unchanged(odd: Path, mode: str)
     with RlxPeer() as peer:
         command = (peer.address, "odd:Plain-v0", "2", "--path", str(odd), "--vectorization", mode, "--steps", "18")
         done = program(GYM, *command)
-        steps = [step for step in peer.talks[0].of(rlx.Step) if step.truncated is not None]
+        steps = [step for step in peer.connections[0].of(rlx.Step) if step.truncated is not None]
     assert done.returncode == 0, done.stderr
     assert len(steps) == 3
     for step in steps:
@@ -214,13 +214,13 @@ COMBINATIONS = itertools.product(("SIGTERM", "SIGINT", "error", "steps"), ("sync
 def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, connections: int) -> None:
     started = threading.Semaphore(0)
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.answer()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.answer()
         started.release()
         while True:
-            talk.answer()
+            conn.answer()
 
     name = "Fails" if end == "error" else "Simulator"
     limit = ("--steps", "40") if end == "steps" else ()

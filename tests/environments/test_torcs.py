@@ -59,18 +59,18 @@ def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxP
 def test_careful_driver_completes_two_laps(lap: tuple[Any, RlxPeer, Path]) -> None:
     done, peer, _ = lap
     assert (done.returncode, done.stderr) == (0, "")
-    (talk,) = peer.talks
-    assert (talk.hello.environment, talk.hello.environments, talk.hello.frame_skip) == (TRACK, 1, 5)
-    assert talk.hello.mode is rlx.Mode.TRAIN
-    assert talk.hello.observation_space == rlx.Box(-np.inf, np.inf, (32,), np.float32)
-    assert talk.hello.action_space == rlx.Box(-1, 1, (2,), np.float32)
-    ends = talk.of(rlx.Reset)
+    (conn,) = peer.connections
+    assert (conn.hello.environment, conn.hello.environments, conn.hello.frame_skip) == (TRACK, 1, 5)
+    assert conn.hello.mode is rlx.Mode.TRAIN
+    assert conn.hello.observation_space == rlx.Box(-np.inf, np.inf, (32,), np.float32)
+    assert conn.hello.action_space == rlx.Box(-1, 1, (2,), np.float32)
+    ends = conn.of(rlx.Reset)
     assert [end.truncated.tolist() for end in ends] == [[True], [True]]
     assert all(end.final_observation is not None for end in ends)
-    rewards = [message.reward[0] for message in talk.of(rlx.Step, rlx.Reset)]
+    rewards = [message.reward[0] for message in conn.of(rlx.Step, rlx.Reset)]
     assert sum(rewards) == pytest.approx(2 * LENGTH, abs=5)  # metres
     assert done.stdout.startswith(f"{len(rewards)} steps, 2 episodes, mean return 2,05")
-    assert {metric for message in talk.of(rlx.Metrics) for metric, _ in scalars(message)} == {
+    assert {metric for message in conn.of(rlx.Metrics) for metric, _ in scalars(message)} == {
         "distance",
         "mean_speed",
         "lap_seconds",
@@ -84,8 +84,8 @@ def scalars(message: rlx.Metrics) -> Iterator[tuple[str, float]]:
 @torcs
 def test_episodes_with_same_actions_are_equal(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, _ = lap
-    (talk,) = peer.talks
-    messages = talk.of(rlx.Init, rlx.Step, rlx.Reset)
+    (conn,) = peer.connections
+    messages = conn.of(rlx.Init, rlx.Step, rlx.Reset)
     second = next(k for k, message in enumerate(messages) if k and isinstance(message, rlx.Init))
     assert len(messages) == 2 * second
     for one, other in zip(messages[:second], messages[second:], strict=True):
@@ -96,7 +96,7 @@ def test_episodes_with_same_actions_are_equal(lap: tuple[Any, RlxPeer, Path]) ->
 @torcs
 def test_observations_match_recorded_track(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, folder = lap
-    steps = np.stack([observed(step)[0] for step in peer.talks[0].of(rlx.Step)])
+    steps = np.stack([observed(step)[0] for step in peer.connections[0].of(rlx.Step)])
     track = [{key: float(value) for key, value in row.items()} for row in rows(folder / "track.csv")]
     width = np.hypot(track[0]["left_x"] - track[0]["right_x"], track[0]["left_y"] - track[0]["right_y"])
     straight = np.abs(steps[:, 0]) < 0.01
@@ -145,12 +145,12 @@ def test_leaving_track_or_standing_costs_20_metres(steering: float, pedal: float
     with RlxPeer(always(steering, pedal)) as peer:
         done = program(FAMILY, peer.address, TRACK, "--episodes", "1", "--seed", "1")
     assert done.returncode == 0, done.stderr
-    (talk,) = peer.talks
-    (end,) = talk.of(rlx.Reset)
+    (conn,) = peer.connections
+    (end,) = conn.of(rlx.Reset)
     assert end.truncated is None or not end.truncated.any()
     assert end.reward[0] < -15
-    assert 0 < len(talk.of(rlx.Step)) < most_steps
-    assert all(step.reward[0] > -1 for step in talk.of(rlx.Step))
+    assert 0 < len(conn.of(rlx.Step)) < most_steps
+    assert all(step.reward[0] > -1 for step in conn.of(rlx.Step))
 
 
 @torcs
@@ -160,12 +160,12 @@ def test_start_anywhere_varies_place_and_track() -> None:
         done = program(FAMILY, peer.address, f"{TRACK},alpine-1", "2", *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("40 steps")
-    assert len(peer.talks) == 2
-    first = [observed(talk.of(rlx.Init)[0])[0] for talk in peer.talks]
+    assert len(peer.connections) == 2
+    first = [observed(conn.of(rlx.Init)[0])[0] for conn in peer.connections]
     assert (first[0] != first[1]).any()
-    for talk in peer.talks:
-        assert (talk.hello.mode, talk.hello.frame_skip, len(talk.of(rlx.Step))) == (rlx.Mode.EXPLOIT, 2, 20)
-        places = {float(observed(begin)[0][PLACE]) for begin in talk.of(rlx.Init)}
+    for conn in peer.connections:
+        assert (conn.hello.mode, conn.hello.frame_skip, len(conn.of(rlx.Step))) == (rlx.Mode.EXPLOIT, 2, 20)
+        places = {float(observed(begin)[0][PLACE]) for begin in conn.of(rlx.Init)}
         assert all(abs(place) < 0.6 for place in places)
 
 
@@ -178,9 +178,9 @@ def test_json_codec_is_relayed_by_program(tmp_path: Path) -> None:
         options = ["--codec", "json", "--token-file", str(token), "--episodes", "2", "--measure", str(measured)]
         done = program(FAMILY, peer.address, TRACK, *options)
     assert done.returncode == 0, done.stderr
-    (talk,) = peer.talks
-    assert (talk.connection.codec, talk.hello.token, talk.hello.frame_skip) == ("json", "s3cret", 5)
-    assert len([step for step in talk.of(rlx.Step) if step.terminated is not None]) == 2
+    (conn,) = peer.connections
+    assert (conn.connection.codec, conn.hello.token, conn.hello.frame_skip) == ("json", "s3cret", 5)
+    assert len([step for step in conn.of(rlx.Step) if step.terminated is not None]) == 2
     assert "act_ms" in json.loads(measured.read_text().splitlines()[-1])
 
 
@@ -191,8 +191,8 @@ def test_robot_sends_token(tmp_path: Path) -> None:
     with RlxPeer(careful) as peer:
         done = program(FAMILY, peer.address, TRACK, "--token-file", str(token), "--steps", "3")
     assert (done.returncode, done.stdout.startswith("3 steps, 0 episodes")) == (0, True), done.stderr
-    assert peer.talks[0].hello.token == "s3cret"
-    assert peer.talks[0].of(rlx.Bye)
+    assert peer.connections[0].hello.token == "s3cret"
+    assert peer.connections[0].of(rlx.Bye)
 
 
 @torcs
@@ -201,12 +201,12 @@ def test_final_server_message_is_printed() -> None:
         done = program(FAMILY, peer.address, TRACK, "2")
     assert (done.returncode, done.stderr) == (2, "TORCS/main: the token is wrong\n")
 
-    def finished(talk: Any) -> None:
-        talk.welcome()
-        talk.answer()
-        talk.hear()
-        talk.say(rlx.TrainingFinished("all 500 steps are done", 500))
-        talk.close()
+    def finished(conn: Any) -> None:
+        conn.welcome()
+        conn.answer()
+        conn.receive()
+        conn.send(rlx.TrainingFinished("all 500 steps are done", 500))
+        conn.close()
 
     with RlxPeer(finished) as peer:
         done = program(FAMILY, peer.address, TRACK, "2")
@@ -216,15 +216,15 @@ def test_final_server_message_is_printed() -> None:
 
 @torcs
 def test_lost_connection_costs_one_episode() -> None:
-    def short(talk: Any) -> None:
-        talk.welcome()
+    def short(conn: Any) -> None:
+        conn.welcome()
         for _ in range(5):
-            talk.answer()
-        talk.kill()
+            conn.answer()
+        conn.kill()
 
     with RlxPeer(short, always(0.0, 1.0)) as peer:
         done = program(FAMILY, peer.address, TRACK, "--steps", "30")
-        first, second = peer.talks
+        first, second = peer.connections
     assert done.returncode == 0, done.stderr
     assert first.of(rlx.Init)
     assert second.of(rlx.Init)

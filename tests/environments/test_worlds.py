@@ -15,7 +15,7 @@ from relaax import rlx
 from support.machine import missing_requirements
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 from support.run import Runs
 
 pytestmark = pytest.mark.checks(
@@ -28,10 +28,10 @@ MAZE = "MiniWorld-MazeS3Fast-v0"
 checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_miniworlds.py")
 
 
-def serve_randomly(talk: Conversation) -> None:
+def serve_randomly(conn: PeerConnection) -> None:
     rng = np.random.default_rng(3)
-    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
-    serve(talk)
+    conn.policy = lambda message, conn: [rng.integers(conn.hello.action_space.n, size=conn.hello.environments)]
+    serve(conn)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_two_environments_run_against_server(
 ) -> None:
     with RlxPeer(serve_randomly) as peer:
         done = program(family, peer.address, name, "2", "--side", "42", "--steps", "40", "--seed", "1")
-        (talk,) = peer.talks
+        (conn,) = peer.connections
     assert done.returncode == 0, done.stderr
     assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
     assert done.stdout.startswith("40 steps")
-    assert (talk.hello.environment, talk.hello.environments, talk.hello.frame_skip) == (identifier, 2, skip)
-    assert talk.hello.observation_space == rlx.Box(0, 255, shape, np.uint8)
-    assert talk.hello.action_space == rlx.Discrete(actions)
-    frames = np.stack([step.observation[0] for step in talk.of(rlx.Step)])
+    assert (conn.hello.environment, conn.hello.environments, conn.hello.frame_skip) == (identifier, 2, skip)
+    assert conn.hello.observation_space == rlx.Box(0, 255, shape, np.uint8)
+    assert conn.hello.action_space == rlx.Discrete(actions)
+    frames = np.stack([step.observation[0] for step in conn.of(rlx.Step)])
     assert frames.std() > 10
     assert (frames[0] != frames[-1]).any()
     assert (frames[:, 0] != frames[:, 1]).any()

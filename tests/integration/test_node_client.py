@@ -16,7 +16,7 @@ from relaax import rlx
 from relaax.rlx import ErrorCode
 from support.machine import need
 from support.processes import Processes, Running
-from support.rlx_peer import Conversation, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve
 from support.run import Runs
 from support.service import PARAMETER_SERVER, RLX_SERVER, Service, status_of, write_service_config
 
@@ -109,12 +109,12 @@ def test_hello_of_the_node_client_identifies_it(tmp_path: Path, node: StartNode)
     with RlxPeer(serve) as peer:
         client = node(peer.address, "--mode", "exploit", "--episodes", "1", "--token-file", str(token))
         assert client.wait(PATIENCE) == 0, client.report()
-    hello = peer.talks[0].hello
+    hello = peer.connections[0].hello
     assert hello.observation_space == rlx.Box(shape=(4,))
     assert hello.action_space == rlx.Discrete(2)
     assert (hello.mode, hello.token, hello.session_id) == (rlx.Mode.EXPLOIT, "a secret", "")
     assert hello.client_name and hello.client_version and hello.environment and hello.host
-    assert peer.talks[0].of(rlx.Bye)
+    assert peer.connections[0].of(rlx.Bye)
 
 
 def balance(observation: np.ndarray) -> bool:
@@ -131,22 +131,22 @@ def push_right(observation: np.ndarray) -> bool:
 def test_cartpole_of_node_equals_cartpole_of_gymnasium(node: StartNode, policy: Callable[[np.ndarray], bool]) -> None:
     actions: list[int] = []
 
-    def act(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
-        talk.say(rlx.Ping(nonce=len(actions)))  # the client must answer it while it waits
+    def act(message: rlx.Message, conn: PeerConnection) -> rlx.Leaves:
+        conn.send(rlx.Ping(nonce=len(actions)))  # the client must answer it while it waits
         assert isinstance(message, rlx.Init | rlx.Step)
         actions.append(int(policy(message.observation[0][0])))
         return [np.array(actions[-1:])]
 
-    def script(talk: Conversation) -> None:
-        talk.policy = act
-        serve(talk)
+    def script(conn: PeerConnection) -> None:
+        conn.policy = act
+        serve(conn)
 
     with RlxPeer(script) as peer:
         client = node(peer.address, "--episodes", "1", "--seed", "3")
         assert client.wait(PATIENCE) == 0, client.report()
-    talk = peer.talks[0]
-    (init,), steps, (reset,) = talk.of(rlx.Init), talk.of(rlx.Step), talk.of(rlx.Reset)
-    assert [pong.nonce for pong in talk.of(rlx.Pong)] == list(range(len(actions)))
+    conn = peer.connections[0]
+    (init,), steps, (reset,) = conn.of(rlx.Init), conn.of(rlx.Step), conn.of(rlx.Reset)
+    assert [pong.nonce for pong in conn.of(rlx.Pong)] == list(range(len(actions)))
     assert np.abs(init.observation[0]).max() <= 0.05
     assert result_of(client) == (1, len(actions))
 
@@ -174,20 +174,20 @@ def test_cartpole_of_node_equals_cartpole_of_gymnasium(node: StartNode, policy: 
 def test_node_client_reconnects_after_temporary_errors(node: StartNode) -> None:
     times: list[float] = []
 
-    def refuse_as_overloaded(talk: Conversation) -> None:
-        talk.expect(rlx.Hello)
+    def refuse_as_overloaded(conn: PeerConnection) -> None:
+        conn.expect(rlx.Hello)
         times.append(time.monotonic())
-        talk.fail(ErrorCode.OVERLOADED, "no room for now", retry_after=1.5)
+        conn.fail(ErrorCode.OVERLOADED, "no room for now", retry_after=1.5)
 
-    def disconnect_in_the_second_episode(talk: Conversation) -> None:
-        talk.expect(rlx.Hello)
+    def disconnect_in_the_second_episode(conn: PeerConnection) -> None:
+        conn.expect(rlx.Hello)
         times.append(time.monotonic())
-        talk.say(rlx.Welcome(session_id="the-first", algorithm="scripted"))
-        while not talk.of(rlx.Reset):  # an episode, and a part of the next one
-            talk.answer()
-        talk.answer()
-        talk.hear()
-        talk.kill()
+        conn.send(rlx.Welcome(session_id="the-first", algorithm="scripted"))
+        while not conn.of(rlx.Reset):  # an episode, and a part of the next one
+            conn.answer()
+        conn.answer()
+        conn.receive()
+        conn.kill()
 
     with RlxPeer(refuse_as_overloaded, disconnect_in_the_second_episode, serve) as peer:
         client = node(peer.address, "--episodes", "2")
@@ -197,9 +197,9 @@ def test_node_client_reconnects_after_temporary_errors(node: StartNode) -> None:
     assert "no room for now; trying again in" in refused
     assert re.match("RLX: (the connection is lost|the server's stream ended)", lost)
     assert times[1] - times[0] >= 1.5
-    _, second, third = peer.talks
+    _, second, third = peer.connections
     assert (second.hello.session_id, third.hello.session_id) == ("", "the-first")
-    assert [len(talk.of(rlx.Init)) for talk in (second, third)] == [2, 1], "the interrupted episode is not continued"
+    assert [len(conn.of(rlx.Init)) for conn in (second, third)] == [2, 1], "the interrupted episode is not continued"
     assert third.of(rlx.Init)[0].partial is None
 
 

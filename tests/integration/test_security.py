@@ -264,12 +264,12 @@ def test_only_a_worker_of_another_configuration_is_refused(guarded: Guarded) -> 
     with guarded.client() as client:
         train(client, 5)
     with Line(guarded.address, tls=guarded.keys.context()) as line:
-        line.say(
+        line.send(
             make_hello(token=guarded.keys.token, observation_space=rlx.Box(-1, 1, (7,)), action_space=rlx.Discrete(2))
         )
-        error = line.hear()
+        error = line.receive()
         while not isinstance(error, rlx.Error):
-            error = line.hear()
+            error = line.receive()
         assert error.code is ErrorCode.SPACE_MISMATCH
     with guarded.client() as client:
         train(client, 5)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax import rlx
-from support.rlx_peer import Conversation
+from support.rlx_peer import PeerConnection
 
 ACTIONS, START = 97, 5
 
@@ -40,7 +40,7 @@ def action_for(observations: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return START + (7 * index + 31 * episode + 3 * t) % ACTIONS
 
 
-def counting_policy(message: rlx.Message, connection: Conversation) -> rlx.Leaves:
+def counting_policy(message: rlx.Message, connection: PeerConnection) -> rlx.Leaves:
     assert isinstance(message, rlx.Init | rlx.Step)
     return [action_for(message.observation[0])]
 

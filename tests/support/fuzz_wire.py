@@ -240,9 +240,9 @@ class HonestClient:
                 self._note(begun)
                 steps += 1
             self.steps += steps
-            line.say(rlx.Reset(np.zeros(2)))
+            line.send(rlx.Reset(np.zeros(2)))
             assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [steps] * 2
-            line.say(rlx.Bye())
+            line.send(rlx.Bye())
             line.expect_end()
         self.connections += 1
 

@@ -22,7 +22,7 @@ import pytest
 import relaax
 from relaax.client.command import UsageError
 from support.fork_server import FORK_SERVER, can_fork
-from support.rlx_peer import Conversation, RlxPeer
+from support.rlx_peer import PeerConnection, RlxPeer
 
 ROOT = Path(relaax.__file__).parent.parent
 PATIENCE = 120.0  # seconds; an idle machine needs only a few
@@ -121,10 +121,10 @@ def signalled(family: str, name: str, number: signal.Signals) -> tuple[int, dict
     """Signal a program of two environments after its first step. Return its exit code, and its children's names."""
     under_way = threading.Event()
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
         while True:
-            talk.answer()
+            conn.answer()
             under_way.set()
 
     with RlxPeer(script) as peer, running(family, peer.address, name, "2") as process:

@@ -41,12 +41,12 @@ class RawCaller:
     def settle(self) -> None:
         """Wait until the server has read what was sent so far."""
         self.socket.sendall(frame(_PING, 0, 0, bytes(8)))
-        heard = False
-        while not heard:
-            kind, flags, _, _ = self.hear()
-            heard = kind == _PING and bool(flags & _ACK)
+        acknowledged = False
+        while not acknowledged:
+            kind, flags, _, _ = self.receive()
+            acknowledged = kind == _PING and bool(flags & _ACK)
 
-    def hear(self) -> tuple[int, int, int, bytes]:
+    def receive(self) -> tuple[int, int, int, bytes]:
         """Return the next frame: type, flags, stream id and content. Answers pings and settings. Raises OSError."""
         head = self._read(9)
         kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
@@ -62,7 +62,7 @@ class RawCaller:
     def ended(self, stream: int) -> bool:
         """Wait until the server has ended a call. Raises OSError if it does not."""
         while stream not in self._ended:
-            self.hear()
+            self.receive()
         return True
 
     def _read(self, count: int) -> bytes:
@@ -133,7 +133,7 @@ class StuckCalls:
             while not self._closing.is_set():
                 for key, _ in selector.select(0.1):
                     try:
-                        kind, flags, _, _ = key.data.hear()
+                        kind, flags, _, _ = key.data.receive()
                         if kind == _HEADERS and flags & _END_STREAM:
                             self.ended += 1
                             if self._again is not None:

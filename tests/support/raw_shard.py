@@ -19,17 +19,17 @@ class RawShard:
     def __init__(self, channel: grpc.Channel, **introduction: Any) -> None:
         values = {"shard": 1, "shards": 2, "instance": "raw", "description": "{}", **introduction}
         self._says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
-        self.say(introduction=pb.Introduction(**values))
+        self.send(introduction=pb.Introduction(**values))
         stub = pb_grpc.CoordinationServiceStub(channel)
         self._orders = stub.Join(iter(self._says.get, None), timeout=60)
 
-    def say(self, **what: Any) -> None:
+    def send(self, **what: Any) -> None:
         """Send one message."""
         self._says.put(pb.JoinRequest(**what))
 
     def answer(self, order: pb.JoinResponse, **values: Any) -> None:
         """Answer an order."""
-        self.say(answer=pb.Answer(order=order.order, **values))
+        self.send(answer=pb.Answer(order=order.order, **values))
 
     def order(self, kind: str) -> pb.JoinResponse:
         """Return the next order of this kind. Earlier orders are answered."""

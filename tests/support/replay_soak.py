@@ -43,7 +43,7 @@ MORE_MEMORY = 64.0
 THREADS = 60
 """Maximum number of threads of a server: the pool of gRPC and some others."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class Inserted:
 class ReplaySoak:
     """One `relaax run` whose processes are killed at seeded random times."""
 
-    def __init__(self, plan: ReplaySoakPlan, runs: Runs, folder: Path, say: Say = print) -> None:
+    def __init__(self, plan: ReplaySoakPlan, runs: Runs, folder: Path, report: Report = print) -> None:
         self._plan = plan
         self._folder = folder
-        self._say = say
+        self._report = report
         self._random = random.Random(plan.seed)
         self._run = runs.start("--no-progress", config=write_replay_soak_config(folder, plan.seed))
         self._archive = Archive(LocalStore(self._run.directory / "checkpoints"), SLOTS)
@@ -255,7 +255,7 @@ class ReplaySoak:
         )
         self._calms.append(time.monotonic() - begun)
         status = self._run.status
-        self._say(f"{after}: well after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}")
+        self._report(f"{after}: well after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}")
 
     def _drawn(self) -> list[int] | None:
         with contextlib.suppress(grpc.RpcError):

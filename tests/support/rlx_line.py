@@ -53,10 +53,10 @@ class Line:
     ) -> None:
         self.socket.close()
 
-    def say(self, *messages: rlx.Message) -> None:
+    def send(self, *messages: rlx.Message) -> None:
         self.socket.sendall(b"".join(self.connection.send(message) for message in messages))
 
-    def hear(self) -> rlx.Event:
+    def receive(self) -> rlx.Event:
         """Return the next message that is not a ping, or ConnectionClosed."""
         while True:
             event = self.connection.next_event()
@@ -72,7 +72,7 @@ class Line:
                 self.connection.receive_data(data)
 
     def expect(self, kind: type[Any]) -> Any:
-        event = self.hear()
+        event = self.receive()
         assert isinstance(event, kind), f"expected {kind.__name__}, received {event}"
         return event
 
@@ -82,7 +82,7 @@ class Line:
 
     def open(self, hello: rlx.Hello | None = None, **fields: Any) -> rlx.Welcome:
         """Send a hello and return the welcome. `fields`: arguments of `make_hello`."""
-        self.say(hello or make_hello(**fields))
+        self.send(hello or make_hello(**fields))
         welcome: rlx.Welcome = self.expect(rlx.Welcome)
         return welcome
 
@@ -96,12 +96,12 @@ class Line:
 
     def init(self, fill: int = 0) -> int:
         """Send an init and return the action of environment 0."""
-        self.say(rlx.Init(self.observation(fill)))
+        self.send(rlx.Init(self.observation(fill)))
         return self._action()
 
     def step(self, fill: int = 0, **fields: Any) -> int:
         """Send a step and return the action of environment 0. `fields`: arguments of `make_step`."""
-        self.say(make_step(self.hello, observation=self.observation(fill), **fields))
+        self.send(make_step(self.hello, observation=self.observation(fill), **fields))
         return self._action()
 
     def _action(self) -> int:

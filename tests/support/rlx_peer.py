@@ -1,9 +1,9 @@
 """A scripted RLX server on real sockets, with checks of the protocol and one thread per connection.
 
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        talk.answer()               # init -> actions
-        talk.kill()
+    def script(conn: PeerConnection) -> None:
+        conn.welcome()
+        conn.answer()               # init -> actions
+        conn.kill()
 
     with RlxPeer(script, serve) as peer:      # the first connection runs script, every later one serve
         Client(peer.address, ...)
@@ -27,15 +27,15 @@ import numpy as np
 from relaax import rlx
 from support.acceptor import PATIENCE, Acceptor
 
-Script = Callable[["Conversation"], None]
-Policy = Callable[[rlx.Message, "Conversation"], rlx.Leaves]
+Script = Callable[["PeerConnection"], None]
+Policy = Callable[[rlx.Message, "PeerConnection"], rlx.Leaves]
 
 
 class ClientDisconnected(Exception):
     """The client has disconnected."""
 
 
-class Conversation:
+class PeerConnection:
     """The server's side of one connection."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -43,7 +43,7 @@ class Conversation:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected
         self.connection = rlx.ServerConnection()
-        self.heard: list[rlx.Message] = []
+        self.received: list[rlx.Message] = []
         self.policy: Policy = least_action
 
     @property
@@ -53,9 +53,9 @@ class Conversation:
 
     def of(self, *kinds: type[Any]) -> list[Any]:
         """Return the received messages of these kinds."""
-        return [message for message in self.heard if isinstance(message, kinds)]
+        return [message for message in self.received if isinstance(message, kinds)]
 
-    def hear(self) -> rlx.Message:
+    def receive(self) -> rlx.Message:
         """Return the client's next message of any kind. Raises ClientDisconnected if it disconnected."""
         while (event := self.connection.next_event()) is rlx.NEED_DATA:
             try:
@@ -65,42 +65,42 @@ class Conversation:
             self.connection.receive_data(data)
         if isinstance(event, rlx.ConnectionClosed):
             raise ClientDisconnected
-        self.heard.append(event)
+        self.received.append(event)
         if isinstance(event, rlx.Bye):
             raise ClientDisconnected
         return event
 
     def expect(self, kind: type[Any]) -> Any:
         """Return the next message other than metrics, ping and pong. It must be of this kind."""
-        while isinstance(message := self.hear(), rlx.Metrics | rlx.Pong | rlx.Ping):
+        while isinstance(message := self.receive(), rlx.Metrics | rlx.Pong | rlx.Ping):
             if isinstance(message, rlx.Ping):
-                self.say(rlx.Pong(message.nonce))
+                self.send(rlx.Pong(message.nonce))
         assert isinstance(message, kind), f"expected {kind.__name__}, received {message}"
         return message
 
-    def say(self, message: rlx.Message) -> None:
+    def send(self, message: rlx.Message) -> None:
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(self.connection.send(message))
 
     def fail(self, code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> None:
         """Send an error, and close the connection as a server does."""
-        self.say(rlx.Error(code, sentence, retry_after_seconds=retry_after))
+        self.send(rlx.Error(code, sentence, retry_after_seconds=retry_after))
         self.close()
 
     def welcome(self, session_id: str = "session-1", **limits: Any) -> rlx.Hello:
         """Receive the hello, send the welcome, and return the hello."""
         hello: rlx.Hello = self.expect(rlx.Hello)
         granted = rlx.Limits(**limits) if limits else self.connection.limits
-        self.say(rlx.Welcome(session_id=session_id, algorithm="scripted", limits=granted))
+        self.send(rlx.Welcome(session_id=session_id, algorithm="scripted", limits=granted))
         return hello
 
     def answer(self) -> rlx.Message:
         """Receive an init, a step or a reset, answer it, and return it."""
         message: rlx.Message = self.expect((rlx.Init, rlx.Step, rlx.Reset))  # type: ignore[arg-type]
         if isinstance(message, rlx.Reset):
-            self.say(rlx.EpisodeReturns(self._returns()))
+            self.send(rlx.EpisodeReturns(self._returns()))
         else:
-            self.say(rlx.Actions(self.policy(message, self)))
+            self.send(rlx.Actions(self.policy(message, self)))
         return message
 
     def close(self) -> None:
@@ -118,39 +118,39 @@ class Conversation:
 
     def _returns(self) -> rlx.Rewards:
         """Return the sums of the rewards since the last init, for episodes that end with reset."""
-        since = max(i for i, message in enumerate(self.heard) if isinstance(message, rlx.Init))
-        rewards = [m.reward for m in self.heard[since:] if isinstance(m, rlx.Step | rlx.Reset)]
+        since = max(i for i, message in enumerate(self.received) if isinstance(message, rlx.Init))
+        rewards = [m.reward for m in self.received[since:] if isinstance(m, rlx.Step | rlx.Reset)]
         returns: rlx.Rewards = np.sum(rewards, axis=0)
         return returns
 
 
-def least_action(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
+def least_action(message: rlx.Message, conn: PeerConnection) -> rlx.Leaves:
     """Return the smallest valid action for every environment."""
     leaves: rlx.Leaves = []
-    for element in talk.hello.action_space.elements():
+    for element in conn.hello.action_space.elements():
         least: Any = 0
         if isinstance(element, rlx.Discrete):
             least = element.start
         elif isinstance(element, rlx.Box):
             least = np.where(np.isfinite(element.low), element.low, np.minimum(element.high, 0.0))
-        shape = (talk.hello.environments, *element.shape)
+        shape = (conn.hello.environments, *element.shape)
         leaves.append(np.broadcast_to(least, shape).astype(element.dtype))
     return leaves
 
 
-def serve(talk: Conversation) -> None:
+def serve(conn: PeerConnection) -> None:
     """Accept the client and answer it until it disconnects."""
-    talk.welcome()
+    conn.welcome()
     while True:
-        talk.answer()
+        conn.answer()
 
 
 def refuse(code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> Script:
     """Return a script that answers the hello with an error."""
 
-    def script(talk: Conversation) -> None:
-        talk.expect(rlx.Hello)
-        talk.fail(code, sentence, retry_after)
+    def script(conn: PeerConnection) -> None:
+        conn.expect(rlx.Hello)
+        conn.fail(code, sentence, retry_after)
 
     return script
 
@@ -160,7 +160,7 @@ class RlxPeer(Acceptor):
 
     def __init__(self, *scripts: Script, port: int = 0) -> None:
         self._scripts = scripts or (serve,)
-        self.talks: list[Conversation] = []
+        self.connections: list[PeerConnection] = []
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._closing = False
         super().__init__(port)
@@ -182,23 +182,23 @@ class RlxPeer(Acceptor):
             thread.join(PATIENCE)
             assert not thread.is_alive(), "a script of the peer still waits for the client"
 
-    def heard(self, *kinds: type[Any]) -> Iterator[Any]:
+    def received(self, *kinds: type[Any]) -> Iterator[Any]:
         """Yield the received messages of these kinds, over all connections."""
-        for talk in self.talks:
-            yield from talk.of(*kinds)
+        for conn in self.connections:
+            yield from conn.of(*kinds)
 
     def _accepted(self, sock: socket.socket) -> None:
-        talk = Conversation(sock)
-        script = self._scripts[min(len(self.talks), len(self._scripts) - 1)]
-        self.talks.append(talk)
-        self._start(self._run, script, talk)
+        conn = PeerConnection(sock)
+        script = self._scripts[min(len(self.connections), len(self._scripts) - 1)]
+        self.connections.append(conn)
+        self._start(self._run, script, conn)
 
-    def _run(self, script: Script, talk: Conversation) -> None:
+    def _run(self, script: Script, conn: PeerConnection) -> None:
         try:
-            script(talk)
+            script(conn)
         except ClientDisconnected:
-            talk.close()
+            conn.close()
         except BaseException as error:
             if not self._closing or isinstance(error, rlx.ProtocolError | AssertionError):
                 self._errors.put(error)
-            talk.close()
+            conn.close()

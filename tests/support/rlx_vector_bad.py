@@ -113,7 +113,7 @@ def _bad_frames() -> Iterator[Recording]:
     )
     yield (
         Recording("frame_too_large_later", "Over the welcome's limit.")
-        .says(c(HELLO), s(WELCOME))
+        .sends(c(HELLO), s(WELCOME))
         .errs("client", struct.pack(">I", LIMITS.max_frame_bytes + 1), large)
     )
     yield Recording("frame_too_large_json", "The fifth byte says that the answer is to be JSON.", "json").errs(
@@ -233,8 +233,8 @@ def _opened(
     """Return a recording in which the client may step."""
     greeting = replace(HELLO, **hello)
     n = greeting.environments
-    recording = Recording(name, description, codec).says(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
-    return recording.says(s(Actions(choices(*[0] * n))), *more)
+    recording = Recording(name, description, codec).sends(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
+    return recording.sends(s(Actions(choices(*[0] * n))), *more)
 
 
 def _bad_steps() -> Iterator[Recording]:
@@ -335,12 +335,12 @@ def _bad_moments() -> Iterator[Recording]:
     yield Recording("unexpected_init", "Init before hello.").errs("client", Init(at), unexpected)
     yield (
         Recording("unexpected_metrics", "Metrics before welcome.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("client", Metrics((("a", 1.0),)), unexpected)
     )
     yield (
         Recording("unexpected_step", "Step before init.")
-        .says(c(HELLO), s(WELCOME))
+        .sends(c(HELLO), s(WELCOME))
         .errs("client", Step(rewards(1), at), unexpected)
     )
     yield _opened("unexpected_hello", "A second hello.").errs("client", HELLO, unexpected)
@@ -360,32 +360,32 @@ def server_mistakes() -> Iterator[Recording]:
     invalid, unexpected = ErrorCode.INVALID_VALUE, ErrorCode.UNEXPECTED_MESSAGE
     yield (
         Recording("server_welcome_version", "Another version than asked for.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", replace(WELCOME, protocol_version=2), ErrorCode.UNSUPPORTED_VERSION)
     )
     yield (
         Recording("server_welcome_limits", "A limit that no frame of this client fits.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", replace(WELCOME, limits=replace(LIMITS, max_frame_bytes=1)), ErrorCode.LIMIT_EXCEEDED)
     )
     yield (
         Recording("server_welcome_heartbeat", "A heartbeat that is no time.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", replace(WELCOME, limits=replace(LIMITS, heartbeat_seconds=0.0)), invalid)
     )
     yield (
         Recording("server_welcome_session_id", "A session id with a space in it.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", replace(WELCOME, session_id="session 1"), invalid)
     )
     yield (
         Recording("server_error_wait", "An error with a negative wait.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", Error(ErrorCode.UNAVAILABLE, "wait", True, -1.0), invalid)
     )
     yield (
         Recording("server_actions_early", "Actions that nobody asked for.")
-        .says(c(HELLO), s(WELCOME))
+        .sends(c(HELLO), s(WELCOME))
         .errs("server", Actions(choices(0)), unexpected)
     )
     for name, description, actions in (
@@ -397,18 +397,18 @@ def server_mistakes() -> Iterator[Recording]:
     ):
         yield (
             Recording(name, description)
-            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+            .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
             .errs("server", Actions(actions), invalid)
         )
     short = {"action": [{"dtype": 9, "shape": [1], "data": bytes(7)}]}
     yield (
         Recording("server_action_data", "An action of 7 bytes; 8 are due.")
-        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+        .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .errs("server", framed(rlx_pb2.ServerMessage(actions=short).SerializeToString()), invalid)  # type: ignore[arg-type]
     )
     yield (
         Recording("server_actions_twice", "More actions behind the ones that were due.")
-        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))))
+        .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))))
         .errs("server", Actions(choices(0)), unexpected)
     )
     for name, description, returns in (
@@ -417,22 +417,22 @@ def server_mistakes() -> Iterator[Recording]:
     ):
         yield (
             Recording(name, description)
-            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))), c(Reset(rewards(1))))
+            .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))), c(Reset(rewards(1))))
             .errs("server", EpisodeReturns(returns), invalid)
         )
     yield (
         Recording("server_unknown_message", "A message of a newer server.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", framed(bytes.fromhex("a23f00")), unexpected)
     )
     yield (
         Recording("server_frame_too_large", "Over 64 KiB before the welcome.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", struct.pack(">I", 65537), ErrorCode.FRAME_TOO_LARGE)
     )
     yield (
         Recording("server_malformed_empty", "A frame of length 0.")
-        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+        .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .errs("server", bytes(4), ErrorCode.MALFORMED)
     )
     actions = Actions(choices(0))
@@ -444,12 +444,12 @@ def server_mistakes() -> Iterator[Recording]:
             payload = json.dumps({k: v for message in two for k, v in MessageToDict(message).items()}).encode()
         yield (
             Recording(f"server_malformed_two_{codec}", "A ping and actions in one frame.", codec)
-            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+            .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
             .errs("server", framed(payload), ErrorCode.MALFORMED)
         )
     yield (
         Recording("server_malformed", "JSON where Protobuf was agreed on.")
-        .says(c(HELLO))
+        .sends(c(HELLO))
         .errs("server", framed(b'{"ping":{}}'), ErrorCode.MALFORMED)
     )
     welcome = to_wire(WELCOME, Sender.SERVER)
@@ -457,7 +457,7 @@ def server_mistakes() -> Iterator[Recording]:
     for codec, payload in named.items():
         yield (
             Recording(f"server_malformed_text_{codec}", "A name that is no UTF-8.", codec)
-            .says(c(HELLO))
+            .sends(c(HELLO))
             .errs("server", framed(payload.replace(b"da3c", b"da\xff\xfe")), ErrorCode.MALFORMED)
         )
     yield from _wrong_json(
@@ -467,9 +467,9 @@ def server_mistakes() -> Iterator[Recording]:
 
 def _wrong_json(welcome: str, answer: str) -> Iterator[Recording]:
     for name, description, right, wrong in JSON_KINDS:
-        recording = Recording(f"server_malformed_json_{name}", description, "json").says(c(HELLO))
+        recording = Recording(f"server_malformed_json_{name}", description, "json").sends(c(HELLO))
         if right in answer:
-            recording.says(s(WELCOME), c(Init(points((0, 0)))))
+            recording.sends(s(WELCOME), c(Init(points((0, 0)))))
         said = next(text for text in (welcome, answer, '{"ping": {"nonce": 1}}') if right in text)
         yield recording.errs("server", framed(said.replace(right, wrong).encode()), ErrorCode.MALFORMED)
 

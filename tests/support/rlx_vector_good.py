@@ -54,7 +54,7 @@ def plain() -> Iterator[Recording]:
     for codec in ("protobuf", "json"):
         yield Recording(
             f"plain_{codec}", "One environment, two steps, a reset, a second episode begun, bye.", codec
-        ).says(
+        ).sends(
             c(HELLO),
             s(WELCOME),
             c(Init(points((0.5, -0.25)))),
@@ -71,7 +71,7 @@ def plain() -> Iterator[Recording]:
         )
     yield Recording(
         "reset_truncated", "A reset that says that the episode was cut off, with the final observation."
-    ).says(
+    ).sends(
         c(HELLO),
         s(WELCOME),
         c(Init(points((0, 0)))),
@@ -79,7 +79,7 @@ def plain() -> Iterator[Recording]:
         c(Reset(rewards(1), mask(1), points((0.5, 0.5)))),
         s(EpisodeReturns(rewards(1))),
     )
-    yield Recording("largest_rewards", "The largest rewards that there are, and their sum.").says(
+    yield Recording("largest_rewards", "The largest rewards that there are, and their sum.").sends(
         c(HELLO),
         s(WELCOME),
         c(Init(points((0, 0)))),
@@ -91,7 +91,7 @@ def plain() -> Iterator[Recording]:
     )
     yield Recording(
         "reconnect", "A session id is restored; the episode was already under way (partial); exploit."
-    ).says(
+    ).sends(
         c(replace(HELLO, session_id="session-1", mode=Mode.EXPLOIT, token="secret", frame_skip=4)),
         s(WELCOME),
         c(Init(points((0, 0)), partial=mask(1))),
@@ -108,7 +108,7 @@ def episodes() -> Iterator[Recording]:
             "Three environments, SAME_STEP: 0 ends by the task's rule and 2 is cut off in one step; their final"
             " observations come beside the new episodes' first ones.",
             codec,
-        ).says(
+        ).sends(
             c(same),
             s(WELCOME),
             c(Init(points((0, 0), (0.25, 0), (0.5, 0)))),
@@ -137,7 +137,7 @@ def episodes() -> Iterator[Recording]:
             "Two environments, NEXT_STEP: 1 ends with its final observation; the next step marks the new episode's"
             " first observation, whose reward is void; then 0 is cut off, and a reset comes in between.",
             codec,
-        ).says(
+        ).sends(
             c(next_step),
             s(WELCOME),
             c(Init(points((0, 0), (0.25, 0)))),
@@ -158,7 +158,7 @@ def episodes() -> Iterator[Recording]:
         "next_step_reconnect",
         "A reconnect between two episodes of 1: init shows its final observation, and both are partial. After the step"
         " in which 1 resets itself, a reset ends both episodes; in the next init 0 is partial.",
-    ).says(
+    ).sends(
         c(replace(next_step, session_id="session-1")),
         s(WELCOME),
         c(Init(points((0, 0.5), (0.25, 1)), partial=mask(1, 1))),
@@ -171,7 +171,7 @@ def episodes() -> Iterator[Recording]:
     )
     yield Recording(
         "mixed_habits", "Environment 0 says SAME_STEP, 1 NEXT_STEP, 2 DISABLED; the first two end together."
-    ).says(
+    ).sends(
         c(replace(HELLO, environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.DISABLED))),
         s(WELCOME),
         c(Init(points((0, 0), (0.25, 0), (0.5, 0)))),
@@ -204,7 +204,7 @@ def spaces() -> Iterator[Recording]:
             f"nested_spaces_{codec}",
             'Leaves of nested spaces: the observation\'s are those of "Z", "a"[0], "a"[1], "z", in this order.',
             codec,
-        ).says(
+        ).sends(
             c(Hello(observation, action, 2, environment="Nested-v0")),
             s(WELCOME),
             c(
@@ -227,7 +227,7 @@ def spaces() -> Iterator[Recording]:
             f"key_order_{codec}",
             "Keys sorted by code point, not by UTF-16: U+E000, U+FFFF, U+10000, U+1F600.",
             codec,
-        ).says(
+        ).sends(
             c(Hello(keys, Discrete(3), environment="Keys-v0")),
             s(WELCOME),
             c(Init([np.array([n]) for n in (4, 2, 3, 1)])),
@@ -235,7 +235,7 @@ def spaces() -> Iterator[Recording]:
         )
     yield Recording(
         "every_dtype", "One Box of every element type, bounds given one by one, for all, and not at all."
-    ).says(
+    ).sends(
         c(
             Hello(
                 Tuple(
@@ -266,7 +266,7 @@ def control() -> Iterator[Recording]:
             f"metrics_ping_bye_{codec}",
             "Metrics; pings of both sides, also while an answer is awaited; the server's bye.",
             codec,
-        ).says(
+        ).sends(
             c(HELLO),
             s(Ping(1)),
             c(Pong(1)),
@@ -283,7 +283,7 @@ def control() -> Iterator[Recording]:
         )
         yield Recording(
             f"metrics_names_{codec}", "Names of metrics as people write them; two come to be one (section 7).", codec
-        ).says(
+        ).sends(
             c(HELLO),
             s(WELCOME),
             c(Metrics((("act latency on client", 0.5), ("act_latency_on_client", 0.25)))),
@@ -292,21 +292,21 @@ def control() -> Iterator[Recording]:
             s(Actions(choices(1))),
             c(Bye("done")),
         )
-        yield Recording(f"training_finished_{codec}", "Training ends while the client awaits actions.", codec).says(
+        yield Recording(f"training_finished_{codec}", "Training ends while the client awaits actions.", codec).sends(
             c(HELLO),
             s(WELCOME),
             c(Init(points((0, 0)))),
             s(TrainingFinished("Training has reached its last step.", 20_000_000_000)),
         )
-    yield Recording("refused_token", "The server does not let the client in.").says(
+    yield Recording("refused_token", "The server does not let the client in.").sends(
         c(replace(HELLO, token="wrong")), s(Error(ErrorCode.UNAUTHENTICATED, "The token is not the right one."))
     )
-    yield Recording("overloaded", "The server has no room now: retryable, after a wait.").says(
+    yield Recording("overloaded", "The server has no room now: retryable, after a wait.").sends(
         c(HELLO), s(Error(ErrorCode.OVERLOADED, "No memory for another worker.", True, 2.5))
     )
     yield (
         Recording("end_of_stream", "The client's stream ends without a bye.")
-        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+        .sends(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
         .ends("client")
     )
     recording = Recording("unknown_fields_protobuf", "Fields of a newer peer are skipped, wherever they are.")
@@ -315,7 +315,7 @@ def control() -> Iterator[Recording]:
     recording.as_other_bytes(
         "client", b"\x0a" + varint(len(inner)) + inner + b"\xa0\x3f\x07", HELLO
     )  # field 1012, varint
-    yield recording.says(s(WELCOME))
+    yield recording.sends(s(WELCOME))
     recording = Recording(
         "unknown_fields_json", "The same in JSON; names of fields may also be those of the .proto.", "json"
     )
@@ -323,7 +323,7 @@ def control() -> Iterator[Recording]:
     tree["hello"]["colour"] = {"red": [1, None]}
     tree["hello"]["client_name"] = tree["hello"].pop("clientName")
     recording.as_other_bytes("client", json.dumps({**tree, "hue": 7}, indent=1).encode(), HELLO)
-    yield recording.says(s(WELCOME))
+    yield recording.sends(s(WELCOME))
     recording = Recording(
         "unknown_fields_odd_json", "Names and numbers that parsers trip over, in fields that nobody knows.", "json"
     )
@@ -331,4 +331,4 @@ def control() -> Iterator[Recording]:
     tree["hello"] |= {"[x.y]": [1], "long": 0}
     text = json.dumps({**tree, "[a/b.c]": None}).replace('"long": 0', f'"long": {"9" * 5000}')
     recording.as_other_bytes("client", text.encode(), HELLO)
-    yield recording.says(s(WELCOME))
+    yield recording.sends(s(WELCOME))

@@ -144,7 +144,7 @@ class Recording:
         self.codec = codec_named(codec)
         self.entries: list[dict[str, Any]] = []
 
-    def says(self, *messages: tuple[str, Message]) -> Recording:
+    def sends(self, *messages: tuple[str, Message]) -> Recording:
         for who, message in messages:
             sender = Sender(who)
             ours, theirs = self._ends(sender)
@@ -182,7 +182,7 @@ class Recording:
         except RemoteProtocolError as error:
             assert error.code is code, (self.name, error.code, error.message)
             self.entries.append({"from": who, "bytes": data.hex(), "error": f"ERROR_CODE_{code.name}"})
-            return self.says(("server", Error.of(error))) if who == "client" else self
+            return self.sends(("server", Error.of(error))) if who == "client" else self
         raise AssertionError(f"{self.name}: {event}")
 
     def ends(self, who: str) -> Recording:

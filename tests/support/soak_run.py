@@ -31,7 +31,7 @@ DISK = "8m"
 STEERED = 3
 """Maximum number of additional faults of a leg for each required promise that its planned faults did not test."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class SoakFailure(AssertionError):
@@ -54,12 +54,12 @@ class Leg:
 
 
 class Soak:
-    """A sequence of legs. `say` is called with each line of progress."""
+    """A sequence of legs. `report` is called with each line of progress."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
+    def __init__(self, plan: Plan, folder: Path, report: Report) -> None:
         self.plan = plan
         self.folder = folder
-        self.say = say
+        self._report = report
         self.record = Record()
         self.journals = folder / "journals"
         self._random = random.Random(plan.seed)
@@ -90,7 +90,7 @@ class Soak:
                     evidence.close()
                     sampler.close()
                 self._counted, self._evidence = self._counts(), None
-                self.say(f"{leg.name}: ending")
+                self._report(f"{leg.name}: ending")
                 self.record.codes[leg.name] = codes = service.stop()
                 reports = "\n".join(running.report() for running in service.all_processes if running.returncode)
                 assert not any(codes.values()), f"exit codes must be 0, not {codes}\n{reports}"
@@ -115,7 +115,7 @@ class Soak:
         while struck < faults:
             size = 1 + self._random.randrange(plan.storm)
             struck += self._storm_and_calm(leg, ground, cards, min(size, faults - struck))
-            self.say(f"{leg.name}: {struck} of {faults} faults")
+            self._report(f"{leg.name}: {struck} of {faults} faults")
             time.sleep(self._random.uniform(0.5, 2))
         self._steer(leg, ground, faults)
         self._expect_checkpoint(sampler, archive)
@@ -129,7 +129,7 @@ class Soak:
             for kind in itertools.islice(itertools.cycle(able), STEERED):
                 if counts[promise.name]:
                     break
-                self.say(f"{leg.name}: {promise.name} is not tested yet")
+                self._report(f"{leg.name}: {promise.name} is not tested yet")
                 self._storm_and_calm(leg, ground, iter([kind]), 1)
                 counts = self.counts(ground.archive)
             assert counts[promise.name], f"promise {promise.name!r} was not tested: there were no {promise.what}"
@@ -144,7 +144,7 @@ class Soak:
         step, mean = sampler.status.global_step, sampler.status.mean_return_100
         record.returns.append((time.monotonic() - self._began, step, mean))
         kinds = ", ".join(fault.kind for fault in storm.faults)
-        self.say(
+        self._report(
             f"{leg.name}: {kinds}; every client trains after {storm.calm:.1f} s, step {step:,}, mean return {mean:.0f}"
         )
         self._expect_sound(service, sampler)
@@ -248,7 +248,7 @@ class Soak:
         wait_until(reached, f"the mean return is {target:g}", self.plan.patience, 0.2)
         step, record.final_return = sampler.status.global_step, sampler.status.mean_return_100
         record.returns.append((time.monotonic() - self._began, step, record.final_return))
-        self.say(f"mean return {record.final_return:.1f} at step {step:,}")
+        self._report(f"mean return {record.final_return:.1f} at step {step:,}")
 
     def _expect_whole(self, leg: Leg, archive: Archive, logs: Path) -> None:
         """Check that every published checkpoint is complete, and that `clean` deletes all unpublished files."""
@@ -310,16 +310,16 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def run_soak(plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
+def run_soak(plan: Plan, folder: Path, report: Report) -> dict[str, Any]:
     """Train over two legs, on a small disk and then in S3, and return the summary. Raises SoakFailure."""
-    soak = Soak(plan, folder, say)
+    soak = Soak(plan, folder, report)
     try:
-        return _run_legs(soak, plan, folder, say)
+        return _run_legs(soak, plan, folder, report)
     except AssertionError as failure:
         raise SoakFailure(soak.struck, str(failure)) from failure
 
 
-def _run_legs(soak: Soak, plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
+def _run_legs(soak: Soak, plan: Plan, folder: Path, report: Report) -> dict[str, Any]:
     begun = time.monotonic()
     first = plan.faults // 2 if plan.s3 else plan.faults
     with contextlib.ExitStack() as stack:
@@ -327,7 +327,7 @@ def _run_legs(soak: Soak, plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
         checkpoints = folder / "disk" / "checkpoints"
         checkpoints.mkdir()
         if not mounted:
-            say("cannot mount a file system: a limit on the length of files replaces a full disk")
+            report("cannot mount a file system: a limit on the length of files replaces a full disk")
         fill = filling(checkpoints) if mounted else writing_nothing
         location = ["--checkpoint-dir", str(checkpoints)]
         soak.leg(Leg("local", location, LocalStore(checkpoints), fill), first, last=not plan.s3)

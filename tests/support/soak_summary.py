@@ -128,7 +128,7 @@ def table(*summaries: dict[str, Any]) -> str:
     """Return Markdown tables with one column for each run: events, tested promises, counts of updates, faults."""
     heads = [f"{summary['bridge']}, seed {summary['seed']}" for summary in summaries]
     blocks = [
-        _rows(["", *heads], [[name, *map(say, summaries)] for name, say in _SHOWN.items()]),
+        _rows(["", *heads], [[name, *map(shown, summaries)] for name, shown in _SHOWN.items()]),
         _rows(["promise, tested", *heads], _promises(summaries)),
         _rows(
             ["shard", "run", "acknowledged", "undecided, applied", "rolled back", "in the last checkpoint"],

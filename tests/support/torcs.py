@@ -15,7 +15,7 @@ from environments.TORCS import build, race
 from relaax import rlx
 from relaax.client.command import UsageError
 from support.programs import ROOT
-from support.rlx_peer import Conversation, serve
+from support.rlx_peer import PeerConnection, serve
 
 RANGE = 200.0  # metres of a rangefinder
 DEGREES = np.array([-90, -60, -40, -25, -15, -10, -6, -3, -1, 0, 1, 3, 6, 10, 15, 25, 40, 60, 90])
@@ -48,13 +48,13 @@ def is_stale() -> bool:
     return not race.DRIVER.exists() or race.DRIVER.stat().st_mtime < max(path.stat().st_mtime for path in sources)
 
 
-def careful(talk: Conversation) -> None:
+def careful(conn: PeerConnection) -> None:
     """Drive along the middle of the track in the direction with the longest view, at up to 90 km/h."""
-    talk.policy = steer
-    serve(talk)
+    conn.policy = steer
+    serve(conn)
 
 
-def steer(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
+def steer(message: rlx.Message, conn: PeerConnection) -> rlx.Leaves:
     """Return the action of `careful` for one car."""
     seen = observed(message)[0]
     rays = seen[RAYS] * RANGE
@@ -67,9 +67,9 @@ def steer(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
 def always(steering: float, pedal: float) -> Any:
     """Return a script of `RlxPeer` with the same action in every step."""
 
-    def script(talk: Conversation) -> None:
-        talk.policy = lambda message, talk: [np.array([[steering, pedal]], np.float32)]
-        serve(talk)
+    def script(conn: PeerConnection) -> None:
+        conn.policy = lambda message, conn: [np.array([[steering, pedal]], np.float32)]
+        serve(conn)
 
     return script
 

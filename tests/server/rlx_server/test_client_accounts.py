@@ -45,7 +45,7 @@ def clients(tmp_path: Path) -> ClientsFile:
 
 def refused(line: Line, **fields: object) -> rlx.Error:
     """Send a hello and return the error that refuses it."""
-    line.say(make_hello(**fields))  # type: ignore[arg-type]
+    line.send(make_hello(**fields))  # type: ignore[arg-type]
     error: rlx.Error = line.expect(rlx.Error)
     line.expect_end()
     return error
@@ -117,15 +117,15 @@ def test_connections_and_environments_of_a_client_are_bounded(serve, clients: Cl
         assert values[f'{PREFIX}environments{{client="lab"}}'] == 10
         assert values[f'{PREFIX}refusals_total{{client="lab"}}'] == 3
         assert values[f'{PREFIX}refusals_total{{client="room"}}'] == 0
-        lines[1].say(rlx.Bye())
+        lines[1].send(rlx.Bye())
         lines[1].expect_end()
         tried: list[Line] = []
 
         def is_admitted() -> bool:
             line = stack.enter_context(Line(address))
-            line.say(make_hello(token=lab, environments=7))
+            line.send(make_hello(token=lab, environments=7))
             tried.append(line)
-            return isinstance(line.hear(), rlx.Welcome)
+            return isinstance(line.receive(), rlx.Welcome)
 
         wait_until(is_admitted, "the environments of the ended connection are free", 60)
 
@@ -157,15 +157,15 @@ def test_idle_unproven_environments_are_evicted_for_new_clients(serve) -> None: 
     with contextlib.ExitStack() as stack:
         idle_lines = [stack.enter_context(Line(address)) for _ in range(4)]
         for line in idle_lines:
-            line.say(make_hello(environments=10))
+            line.send(make_hello(environments=10))
         attempts = 0
 
         def is_admitted() -> bool:
             nonlocal attempts
             attempts += 1
             line = stack.enter_context(Line(address))
-            line.say(make_hello(environments=10))
-            if isinstance(line.hear(), rlx.Welcome):
+            line.send(make_hello(environments=10))
+            if isinstance(line.receive(), rlx.Welcome):
                 line.init()
                 return True
             return False
@@ -252,7 +252,7 @@ def test_step_quota_is_shared_per_client_and_slows_no_other(serve, clients: Clie
         assert min(first, second) > 24, "both connections make progress"
         lab = lines[0]
         before = time.monotonic()
-        lab.say(rlx.Ping(3))
+        lab.send(rlx.Ping(3))
         assert lab.expect(rlx.Pong).nonce == 3
         assert time.monotonic() - before < 20
         wait_until(
@@ -317,7 +317,7 @@ def test_removed_client_is_disconnected_within_seconds(serve, clients: ClientsFi
         room.open(token=token_of("room"))
         for line in (waiting, stepping, busy, room):
             line.init()
-        busy.say(rlx.Step(np.ones(1), busy.observation(WAIT)))
+        busy.send(rlx.Step(np.ones(1), busy.observation(WAIT)))
         ended = threading.Event()
 
         def step_forever() -> None:
@@ -346,8 +346,8 @@ def test_removed_client_is_disconnected_within_seconds(serve, clients: ClientsFi
 
 def _is_admitted(address: str, name: str) -> bool:
     with Line(address) as line:
-        line.say(make_hello(token=token_of(name)))
-        return isinstance(line.hear(), rlx.Welcome)
+        line.send(make_hello(token=token_of(name)))
+        return isinstance(line.receive(), rlx.Welcome)
 
 
 def test_replaced_token_disconnects_clients_of_the_old_token(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]
@@ -425,7 +425,7 @@ def test_stuck_client_is_logged_and_counted(serve, clients: ClientsFile) -> None
     with SmallLine(address) as not_reading, Line(address) as half:
         not_reading.open(token=token_of("lab"), environments=MANY)
         half.open(token=token_of("room"))
-        not_reading.say(rlx.Init(not_reading.observation(0)))  # the answer exceeds the buffers of both ends
+        not_reading.send(rlx.Init(not_reading.observation(0)))  # the answer exceeds the buffers of both ends
         half.init()
         message_bytes = half.connection.send(make_step(half.hello, observation=half.observation(0)))
         half.socket.sendall(message_bytes[:-1])

@@ -58,7 +58,7 @@ def test_draining_server_ends_each_connection_with_its_episode(serve, send) -> N
         for _ in range(3):
             line.step()
         for each in (line, other):
-            each.say(rlx.Reset(_one_reward()))
+            each.send(rlx.Reset(_one_reward()))
             each.expect(rlx.EpisodeReturns)
             error = each.expect(rlx.Error)
             assert (error.code, error.retryable) == (ErrorCode.REBALANCING, True)
@@ -110,7 +110,7 @@ def test_busy_worker_finishes_its_step_before_the_stop(serve) -> None:  # type: 
     server, address = serve(heartbeat=0.1)
     with Line(address) as line:
         start_episode(line)
-        line.say(rlx.Step(reward=_one_reward(), observation=line.observation(SLOW)))
+        line.send(rlx.Step(reward=_one_reward(), observation=line.observation(SLOW)))
         _wait_for_ping(line)  # the agent is computing
         server.send_signal(signal.SIGTERM)
         line.expect(rlx.Actions)

@@ -55,9 +55,9 @@ def test_client_with_token_is_served_over_tls(guarded: Server, keys: Keys, codec
         line.open(token=keys.token, environments=2)
         assert line.init() == 0
         assert line.step() == 0
-        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        line.send(rlx.Reset(np.array([3.0, 4.0])))
         assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
-        line.say(rlx.Bye("done"))
+        line.send(rlx.Bye("done"))
         line.expect_end()
 
 
@@ -95,7 +95,7 @@ def test_client_without_the_token_is_refused(
 ) -> None:
     server, address = guarded
     with Line(address, codec, tls=keys.context(), websocket=websocket) as line:
-        line.say(make_hello(token=token))
+        line.send(make_hello(token=token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNAUTHENTICATED
         assert message in error.message
@@ -111,7 +111,7 @@ def test_client_without_the_token_is_refused(
 def test_plain_rlx_on_a_tls_port_gets_a_plain_error(guarded: Server, keys: Keys, codec: str) -> None:
     server, address = guarded
     with Line(address, codec) as line:
-        line.say(make_hello(token=keys.token))
+        line.send(make_hello(token=keys.token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.MALFORMED
         assert "this port uses TLS" in error.message
@@ -219,7 +219,7 @@ def test_early_tls_handshake_does_not_bypass_max_workers(  # type: ignore[no-unt
         first, *others = lines
         first.open(token=keys.token)
         for line in others:
-            line.say(make_hello(token=keys.token))
+            line.send(make_hello(token=keys.token))
             error = line.expect(rlx.Error)
             assert error.code is ErrorCode.OVERLOADED
             assert "has no room for another" in error.message
@@ -242,7 +242,7 @@ def test_address_with_repeated_failures_is_refused_alone(serve, keys: Keys) -> N
     server, address = serve(max_failed_handshakes=3, token_file=keys.path("token"))
     for _ in range(3):
         with Line(address, source="127.0.0.2") as line:
-            line.say(make_hello(token=OTHER_TOKEN))
+            line.send(make_hello(token=OTHER_TOKEN))
             assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
     wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "the address is blocked")
     refusals = server.stderr.count("refused a client")
@@ -267,7 +267,7 @@ def test_spawned_worker_requires_tls_and_token(serve, keys: Keys, websocket: boo
         line.open(token=keys.token)
         assert line.init() == 0
     with Line(address, tls=keys.context()) as line:
-        line.say(make_hello(token=OTHER_TOKEN))
+        line.send(make_hello(token=OTHER_TOKEN))
         assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
 
 
@@ -280,6 +280,6 @@ def test_token_from_the_environment_variable_is_required(  # type: ignore[no-unt
         line.open(token=OTHER_TOKEN)
         assert line.init() == 0
     with Line(address) as line:
-        line.say(make_hello())
+        line.send(make_hello())
         assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
     assert OTHER_TOKEN not in server.stderr

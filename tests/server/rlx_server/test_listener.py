@@ -62,7 +62,7 @@ def serve_once(server: Running, address: str) -> None:
     """Serve and end one connection, so that the server has opened its own descriptors."""
     with Line(address) as line:
         line.open()
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
     wait_until(lambda: not server.children(), "the worker has ended")
     wait_until(lambda: not psutil.Process(server.pid).children(), "the worker is reaped")
@@ -79,7 +79,7 @@ def test_connection_without_bytes_starts_no_worker(serve) -> None:  # type: igno
         line.open()  # all earlier connections have been checked
         assert len(server.children()) == 1
         assert waiting.connection.state is rlx.State.AWAIT_HELLO
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
     wait_until(lambda: descriptors(server) == before, "every descriptor is closed")
 
@@ -129,14 +129,14 @@ def test_handshakes_past_max_handshakes_wait(serve, tmp_path: Path) -> None:  # 
     with contextlib.ExitStack() as stack:
         held_lines = [stack.enter_context(Line(address)) for _ in range(2)]
         for line in held_lines:
-            line.say(make_hello(action_space=rlx.Discrete(HELD)))
+            line.send(make_hello(action_space=rlx.Discrete(HELD)))
         wait_until(lambda: len(server.children()) == 2, "both have a worker")
         waiting = [stack.enter_context(Line(address)) for _ in range(3)]
         for line in waiting:
-            line.say(make_hello())
+            line.send(make_hello())
         waiting[0].socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            waiting[0].hear()
+            waiting[0].receive()
         assert len(server.children()) == 2
         gate.unlink()
         for line in (*held_lines, *waiting):  # an admitted client frees its place for the next one
@@ -157,14 +157,14 @@ def test_invalid_lengths_are_answered_after_all_hellos(serve, tmp_path: Path) ->
     before = open_connections()
     with contextlib.ExitStack() as stack:
         occupying = stack.enter_context(Line(address))
-        occupying.say(make_hello(action_space=rlx.Discrete(HELD)))
+        occupying.send(make_hello(action_space=rlx.Discrete(HELD)))
         wait_until(lambda: len(server.children()) == 1, "the only place is occupied")
         (first,) = server.children()
         wrong = [stack.enter_context(Line(address)) for _ in range(5)]
         for line in wrong:
             line.socket.sendall(b"\xff\xff\xff\xff")
         last = stack.enter_context(Line(address))
-        last.say(make_hello())
+        last.send(make_hello())
         wait_until(lambda: open_connections() == before + 6, "the server has accepted all connections")
         gate.unlink()
         occupying.expect(rlx.Welcome)
@@ -184,7 +184,7 @@ def test_client_past_max_workers_is_refused_with_retry_time(serve) -> None:  # t
     with Line(address) as first:
         first.open()
         with Line(address) as second:
-            second.say(make_hello())
+            second.send(make_hello())
             error = second.expect(rlx.Error)
             assert error.code is ErrorCode.OVERLOADED
             assert error.retryable
@@ -192,13 +192,13 @@ def test_client_past_max_workers_is_refused_with_retry_time(serve) -> None:  # t
             assert "1 connections" in error.message
             second.expect_end()
         assert first.init() == 0
-        first.say(rlx.Bye())
+        first.send(rlx.Bye())
         first.expect_end()
 
     def served() -> bool:
         with Line(address) as line:
-            line.say(make_hello())
-            return isinstance(line.hear(), rlx.Welcome)
+            line.send(make_hello())
+            return isinstance(line.receive(), rlx.Welcome)
 
     wait_until(served, "a new client is admitted")
 
@@ -211,7 +211,7 @@ def test_full_server_refuses_without_starting_a_worker(serve) -> None:  # type: 
         before, workers = descriptors(server), server.children()
         for codec in ["protobuf", "json"] * 20:
             with Line(address, codec) as line:
-                line.say(make_hello())
+                line.send(make_hello())
                 assert "no room" in line.expect(rlx.Error).message
                 line.expect_end()
         with Line(address) as line:
@@ -226,7 +226,7 @@ def test_full_server_refuses_without_starting_a_worker(serve) -> None:  # type: 
 def test_connection_without_enough_memory_is_refused(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(memory_reserve=1e9)
     with Line(address) as line:
-        line.say(make_hello())
+        line.send(make_hello())
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.OVERLOADED
         assert "MB" in error.message
@@ -290,9 +290,9 @@ def test_partial_hellos_cost_no_worker_and_no_processor_time(serve) -> None:  # 
             before = sum(parent.cpu_times()[:2])
             for _ in range(20):
                 assert line.init() == 0
-                line.say(rlx.Reset(np.zeros(1)))
+                line.send(rlx.Reset(np.zeros(1)))
                 line.expect(rlx.EpisodeReturns)
             line.socket.settimeout(1.0)
             with pytest.raises(TimeoutError):
-                line.hear()
+                line.receive()
             assert sum(parent.cpu_times()[:2]) - before < 0.5, "the server waits without polling"

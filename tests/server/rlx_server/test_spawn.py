@@ -61,7 +61,7 @@ def test_spawned_worker_serves_and_the_server_stays_small(spawn_server: Server) 
             assert SECRET not in " ".join(process.cmdline() + list(process.environ().values()))
         assert LIBRARY in library_paths(child)
         assert LIBRARY not in library_paths(psutil.Process(server.pid))
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
     wait_until(lambda: not server.children(), "the worker has ended")
     assert "Traceback" not in server.stderr
@@ -83,7 +83,7 @@ def test_spawned_worker_inherits_only_its_own_connection(spawn_server: Server) -
     server, address = spawn_server
     with Line(address) as first, Line(address) as second:
         for line in (first, second):
-            line.say(make_hello())
+            line.send(make_hello())
         for line in (first, second):
             line.expect(rlx.Welcome)
         assert len(server.children()) == 2
@@ -103,7 +103,7 @@ def test_spawned_worker_inherits_only_its_own_connection(spawn_server: Server) -
 def test_unsupported_spaces_are_refused_with_the_reason(spawn_server: Server) -> None:
     _, address = spawn_server
     with Line(address) as line:
-        line.say(make_hello(observation_space=rlx.Discrete(3)))
+        line.send(make_hello(observation_space=rlx.Discrete(3)))
         error = line.expect(rlx.Error)
         assert (error.code, error.retryable) == (ErrorCode.UNSUPPORTED_SPACE, False)
         assert "Discrete(3)" in error.message
@@ -115,8 +115,8 @@ def test_crashed_worker_is_logged_with_its_signal(spawn_server: Server) -> None:
     server, address = spawn_server
     with Line(address) as line:
         line.open()
-        line.say(rlx.Init(line.observation(CRASH)))
-        assert isinstance(line.hear(), rlx.ConnectionClosed)
+        line.send(rlx.Init(line.observation(CRASH)))
+        assert isinstance(line.receive(), rlx.ConnectionClosed)
     wait_until(lambda: "SIGKILL" in server.stderr, "the server logs how the worker ended")
 
 
@@ -129,7 +129,7 @@ def test_spawned_worker_refuses_if_memory_is_short(processes: Processes, tmp_pat
         processes, tmp_path, worker_start="spawn", memory_reserve=1e9, algorithm=algorithm, **keys.rlx_port()
     )
     with Line(address, tls=keys.context()) as line:
-        line.say(make_hello(token=keys.token))
+        line.send(make_hello(token=keys.token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.OVERLOADED
         assert "stay reserved" in error.message
@@ -143,7 +143,7 @@ def test_end_of_training_ends_the_server(processes: Processes, tmp_path: Path) -
     server, address = start_offline_server(processes, tmp_path, worker_start="spawn")
     with Line(address) as line:
         line.open()
-        line.say(rlx.Init(line.observation(FINISH)))
+        line.send(rlx.Init(line.observation(FINISH)))
         line.expect(rlx.TrainingFinished)
         line.expect_end()
     assert server.wait(60) == 0
@@ -195,7 +195,7 @@ def test_algorithm_that_fails_at_import_is_refused(processes: Processes, tmp_pat
 def test_server_stopped_while_a_worker_starts_leaves_no_process(processes: Processes, tmp_path: Path) -> None:
     server, address = start_offline_server(processes, tmp_path, worker_start="spawn")
     with Line(address) as line:
-        line.say(make_hello())
+        line.send(make_hello())
         wait_until(server.children, "a worker process exists")
         server.interrupt_group()
         assert server.wait(60) == 130

@@ -50,8 +50,8 @@ def test_metrics_count_connections_workers_and_refusals(serve) -> None:  # type:
     with Line(address) as line:
         line.open()
         with Line(address) as second:
-            second.say(line.hello)
-            assert "no room" in str(second.hear())
+            second.send(line.hello)
+            assert "no room" in str(second.receive())
         with Line(address) as stranger:
             stranger.socket.sendall(b"\xff\xff\xff\xff")
             assert stranger.socket.recv(1), "the refusal arrives"
@@ -93,8 +93,8 @@ def test_status_process_has_no_token_in_its_environment(serve, monkeypatch: pyte
     server, address = serve("--status-bind", "127.0.0.1:0")
     wait_until_serving(status_url(server))
     with Line(address) as line:
-        line.say(make_hello())
-        assert isinstance(line.hear(), rlx.Error), "a token is required"
+        line.send(make_hello())
+        assert isinstance(line.receive(), rlx.Error), "a token is required"
     assert not [name for name in status_process_of(server).environ() if name.endswith("TOKEN")]
 
 

@@ -61,7 +61,7 @@ def test_ended_workers_leave_no_temporary_files(processes: Processes, tmp_path: 
             line.init()
             assert files(temporary), "the worker has written a temporary file"
             if number is None:
-                line.say(rlx.Bye())
+                line.send(rlx.Bye())
                 line.expect_end()
             else:
                 (worker,) = server.children()

@@ -68,9 +68,9 @@ def test_episode_over_websocket_ends_with_code_1000(shared: Server, codec: str) 
         line.open(environments=2)
         assert line.init() == 0
         assert line.step() == 0
-        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        line.send(rlx.Reset(np.array([3.0, 4.0])))
         assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
-        line.say(rlx.Bye("done"))
+        line.send(rlx.Bye("done"))
         line.expect_end()
         assert line.websocket is not None
         assert line.websocket.unframer.close_code == 1000
@@ -191,12 +191,12 @@ def test_full_server_refuses_over_websocket_with_a_message(serve, codec: str) ->
         first.open()
         for _ in range(3):
             with Line(address, codec, websocket=True) as line:
-                line.say(make_hello())
+                line.send(make_hello())
                 expect_error(line, ErrorCode.OVERLOADED, "no room", 1000)
         wait_until(lambda: len(server.children()) == 1, "the workers that refused have ended")
         workers = server.children()
         with Line(address, codec) as line:
-            line.say(make_hello())
+            line.send(make_hello())
             assert "no room" in line.expect(rlx.Error).message
             line.expect_end()
         assert server.children() == workers
@@ -269,9 +269,9 @@ def test_message_before_an_invalid_one_is_answered(line: Line) -> None:
     line.open()
     init = line.connection.send(rlx.Init(line.observation(0)))
     line.socket.raw.sendall(message(init[4:]) + message(b"text", 1))  # type: ignore[attr-defined]
-    event = line.hear()
+    event = line.receive()
     if isinstance(event, rlx.Actions):  # the invalid message may be noticed before the answer is sent
-        event = line.hear()
+        event = line.receive()
     assert isinstance(event, rlx.Error)
     assert "binary messages only" in event.message
 
@@ -346,7 +346,7 @@ def test_websocket_clients_count_towards_max_workers(serve) -> None:  # type: ig
     _, address = serve(max_workers=1)
     with Line(address, websocket=True) as first, Line(address, websocket=True) as second:
         first.open()
-        second.say(make_hello())
+        second.send(make_hello())
         error = second.expect(rlx.Error)
         assert error.code is ErrorCode.OVERLOADED
         assert "has no room for another" in error.message

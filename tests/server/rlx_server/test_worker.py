@@ -89,13 +89,13 @@ def test_whole_connection_from_hello_to_bye_is_served(shared: Server, codec: str
         assert welcome.limits.heartbeat_seconds == pytest.approx(0.2)
         assert line.init() == 0
         assert line.step() == 0
-        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        line.send(rlx.Reset(np.array([3.0, 4.0])))
         assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
-        line.say(rlx.Ping(7))
+        line.send(rlx.Ping(7))
         assert line.expect(rlx.Pong).nonce == 7
-        line.say(rlx.Metrics([("height", 1.0)]), rlx.Init(line.observation(0)))
+        line.send(rlx.Metrics([("height", 1.0)]), rlx.Init(line.observation(0)))
         line.expect(rlx.Actions)
-        line.say(rlx.Bye("done"))
+        line.send(rlx.Bye("done"))
         line.expect_end()
 
 
@@ -117,7 +117,7 @@ def test_failed_agent_is_reported_to_its_client_alone(shared: Server) -> None:
         other.open()
         line.open()
         line.init()
-        line.say(rlx.Step(np.ones(1), line.observation(RAISE)))
+        line.send(rlx.Step(np.ones(1), line.observation(RAISE)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
         assert error.message == failure("RuntimeError: ordered to fail", "order == RAISE")
@@ -135,7 +135,7 @@ def test_invalid_action_is_reported_as_agent_failed(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
-        line.say(rlx.Init(line.observation(ILLEGAL)))
+        line.send(rlx.Init(line.observation(ILLEGAL)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
         assert error.message == failure(
@@ -148,8 +148,8 @@ def test_crashed_worker_disconnects_only_its_client(shared: Server) -> None:
     with Line(address) as other, Line(address) as line:
         other.open()
         line.open()
-        line.say(rlx.Init(line.observation(CRASH)))
-        assert isinstance(line.hear(), rlx.ConnectionClosed)
+        line.send(rlx.Init(line.observation(CRASH)))
+        assert isinstance(line.receive(), rlx.ConnectionClosed)
         assert other.init() == 0
     wait_until(lambda: "SIGKILL" in server.stderr, "the server logs how the worker ended")
 
@@ -157,7 +157,7 @@ def test_crashed_worker_disconnects_only_its_client(shared: Server) -> None:
 def test_unsupported_spaces_are_refused_with_the_reason(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
-        line.say(make_hello(observation_space=rlx.Discrete(3)))
+        line.send(make_hello(observation_space=rlx.Discrete(3)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNSUPPORTED_SPACE
         assert "Discrete(3)" in error.message
@@ -171,7 +171,7 @@ def test_client_receives_pings_before_its_welcome(serve, tmp_path: Path) -> None
     gate.touch()
     _, address = serve(heartbeat=0.1, algorithm={"hold": str(gate)})
     with Line(address) as line:
-        line.say(make_hello(action_space=rlx.Discrete(HELD)))
+        line.send(make_hello(action_space=rlx.Discrete(HELD)))
         while (event := line.connection.next_event()) is rlx.NEED_DATA:
             line.connection.receive_data(line.socket.recv(1 << 16))
         assert isinstance(event, rlx.Ping)
@@ -265,12 +265,12 @@ def test_messages_before_the_first_init_are_answered(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         line.open()
-        line.say(rlx.Ping(7), rlx.Pong(1), rlx.Metrics([("height", 1.0)]), rlx.Ping(8))
+        line.send(rlx.Ping(7), rlx.Pong(1), rlx.Metrics([("height", 1.0)]), rlx.Ping(8))
         assert [line.expect(rlx.Pong).nonce for _ in range(2)] == [7, 8]
         assert line.init() == 0
     with Line(address) as line:
         line.open()
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
 
 
@@ -302,10 +302,10 @@ def test_client_of_a_slow_agent_receives_pings_while_it_waits(shared: Server) ->
         assert line.init(SLOW) == 0
         assert line.pings >= 2
         received = line.pings
-        line.say(rlx.Metrics([("height", 1.0)]))
+        line.send(rlx.Metrics([("height", 1.0)]))
         line.socket.settimeout(0.5)  # more than two heartbeats
         with pytest.raises(TimeoutError):
-            line.hear()
+            line.receive()
         assert line.pings == received, "only a waiting client receives pings"
 
 
@@ -322,7 +322,7 @@ def test_actions_are_sent_before_the_agent_learns(shared: Server) -> None:
         received = line.pings
         line.socket.settimeout(0.5)  # more than two heartbeats
         with pytest.raises(TimeoutError):
-            line.hear()
+            line.receive()
         assert line.pings == received
 
 
@@ -331,7 +331,7 @@ def test_training_end_during_learning_is_sent_to_the_client(serve) -> None:  # t
     with Line(address) as line:
         line.open()
         assert line.init(LEARN_ALL) == 0
-        line.say(rlx.Step(np.ones(1), line.observation(0)))
+        line.send(rlx.Step(np.ones(1), line.observation(0)))
         assert line.expect(rlx.TrainingFinished).global_step == 1000
         line.expect_end()
     assert server.wait() == 0
@@ -342,12 +342,12 @@ def test_learning_error_is_sent_at_the_next_step(shared: Server) -> None:
     with Line(address) as line:
         line.open()
         assert line.init(LEARN_RAISE) == 0
-        line.say(rlx.Metrics([("height", 1.0)]), rlx.Pong())
+        line.send(rlx.Metrics([("height", 1.0)]), rlx.Pong())
         line.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            line.hear()  # the server sends errors only in its turn
+            line.receive()  # the server sends errors only in its turn
         line.socket.settimeout(PATIENCE)
-        line.say(rlx.Step(np.ones(1), line.observation(0)))
+        line.send(rlx.Step(np.ones(1), line.observation(0)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
         assert error.message == failure("RuntimeError: ordered to fail in learn", "order == LEARN_RAISE")
@@ -360,7 +360,7 @@ def test_training_end_is_recorded_if_the_client_disconnects(serve) -> None:  # t
     with Line(address) as line:
         line.open()
         assert line.init(LEARN_ALL) == 0
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
     assert server.wait() == 0
     assert "Traceback" not in server.stderr
@@ -403,7 +403,7 @@ def test_bye_instead_of_a_hello_closes_the_connection(shared: Server) -> None:
     server, address = shared
     before = len(server.stderr)
     with Line(address) as line:
-        line.say(rlx.Bye("wrong server"))
+        line.send(rlx.Bye("wrong server"))
         line.expect_end()
     assert "Traceback" not in server.stderr[before:]
 
@@ -467,7 +467,9 @@ def test_ping_is_answered_while_an_answer_is_pending(shared: Server) -> None:
     with Line(address) as line:
         line.open()
         line.init()
-        line.say(make_step(line.hello, observation=line.observation(SLOW)), rlx.Ping(5), rlx.Metrics([("height", 2.0)]))
+        line.send(
+            make_step(line.hello, observation=line.observation(SLOW)), rlx.Ping(5), rlx.Metrics([("height", 2.0)])
+        )
         assert line.expect(rlx.Pong).nonce == 5
         line.expect(rlx.Actions)
         assert line.step() == 0
@@ -479,15 +481,15 @@ def test_step_received_while_the_agent_learns_is_kept(shared: Server) -> None:
     with Line(address) as line:
         line.open()
         line.init(SLOW_TO_LEARN)
-        line.say(make_step(line.hello, observation=line.observation(0)), rlx.Ping(6))
+        line.send(make_step(line.hello, observation=line.observation(0)), rlx.Ping(6))
         assert line.expect(rlx.Pong).nonce == 6
         line.expect(rlx.Actions)
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
         line.expect_end()
 
 
 def send_bye(line: Line) -> None:
-    line.say(rlx.Bye())
+    line.send(rlx.Bye())
 
 
 def close_socket(line: Line) -> None:
@@ -508,7 +510,7 @@ def test_busy_worker_ends_when_its_client_disconnects(
     with Line(address) as line:
         line.open(action_space=PROCESS_IDS)
         worker_id = line.init(PROCESS_ID)
-        line.say(make_step(line.hello, observation=line.observation(order)))
+        line.send(make_step(line.hello, observation=line.observation(order)))
         if order == LEARN_WAIT:
             line.expect(rlx.Actions)
         disconnect(line)
@@ -543,7 +545,7 @@ def test_busy_worker_ends_with_its_server(serve) -> None:  # type: ignore[no-unt
     with Line(address) as line:
         line.open()
         line.init()
-        line.say(make_step(line.hello, observation=line.observation(WAIT)))
+        line.send(make_step(line.hello, observation=line.observation(WAIT)))
         assert server.stop() == 0
         assert line.expect(rlx.Error).code is ErrorCode.UNAVAILABLE
     assert "is killed" not in server.stderr
@@ -554,7 +556,7 @@ def test_worker_awaiting_a_parameter_server_ends_with_its_client(processes: Proc
         config = write_config(tmp_path, heartbeat=1, parameter_server=f"127.0.0.1:{silent.getsockname()[1]}")
         server, address = processes.start_server(*RLX_SERVER, "--config", config)
         with Line(address) as line:
-            line.say(make_hello())
+            line.send(make_hello())
             (child,) = wait_until(server.children, "the connection has a worker")
             called, _ = silent.accept()  # from the worker
         with called:
@@ -581,7 +583,7 @@ def test_error_reaches_a_client_that_is_still_sending(shared: Server) -> None:
     with Line(address) as line:
         line.open()
         line.init()
-        line.say(rlx.Step(np.ones(1), line.observation(RAISE)))
+        line.send(rlx.Step(np.ones(1), line.observation(RAISE)))
         flood = threading.Thread(target=_flood, args=(line.socket, 2 * 2**20))
         flood.start()
         try:
@@ -602,7 +604,7 @@ def test_client_that_never_reads_does_not_block_others(shared: Server) -> None:
     _, address = shared
     wide = rlx.Box(shape=(20_000,))
     with Line(address) as not_reading, Line(address) as line:
-        not_reading.say(make_hello(observation_space=wide))
+        not_reading.send(make_hello(observation_space=wide))
         line.open()
         assert line.init() == 0
 
@@ -611,7 +613,7 @@ def test_session_id_of_the_hello_is_kept(shared: Server) -> None:
     _, address = shared
     with Line(address) as line:
         session = line.open().session_id
-        line.say(rlx.Bye())
+        line.send(rlx.Bye())
     with Line(address) as line:
         assert line.open(session_id=session).session_id == session
     with Line(address) as line:
@@ -645,7 +647,7 @@ def test_connection_is_rebalanced_only_at_an_episode_end(serve) -> None:  # type
     with Line(address) as line:
         line.open()
         line.init(SLOW)
-        line.say(rlx.Reset(np.ones(1)))
+        line.send(rlx.Reset(np.ones(1)))
         line.expect(rlx.EpisodeReturns)
         assert line.expect(rlx.Error).code is ErrorCode.REBALANCING
 
@@ -654,13 +656,13 @@ def test_end_of_training_reaches_all_clients_and_ends_the_server(serve) -> None:
     server, address = serve()
     with Line(address) as line:
         line.open()
-        line.say(rlx.Init(line.observation(FINISH)))
+        line.send(rlx.Init(line.observation(FINISH)))
         finished = line.expect(rlx.TrainingFinished)
         assert finished.global_step == 1000
         line.expect_end()
     wait_until(lambda: "training has finished" in server.stderr, "the server logs the end of training")
     with Line(address) as new_line:
-        new_line.say(make_hello())
+        new_line.send(make_hello())
         new_line.expect(rlx.TrainingFinished)
     assert server.wait() == 0
 
@@ -668,13 +670,13 @@ def test_end_of_training_reaches_all_clients_and_ends_the_server(serve) -> None:
 def test_size_mismatch_names_the_configured_and_client_sizes(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(algorithm={"state_size": [4], "action_size": 3})
     with Line(address) as line:
-        line.say(make_hello(observation_space=rlx.Box(shape=(7,))))
+        line.send(make_hello(observation_space=rlx.Box(shape=(7,))))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.SPACE_MISMATCH
         assert "[4]" in error.message
         assert "[7]" in error.message
     with Line(address) as line:
-        line.say(make_hello(observation_space=rlx.Box(shape=(4,)), action_space=rlx.Discrete(6)))
+        line.send(make_hello(observation_space=rlx.Box(shape=(4,)), action_space=rlx.Discrete(6)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.SPACE_MISMATCH
         assert "3" in error.message
@@ -697,5 +699,5 @@ def test_widest_allowed_observation_is_accepted(shared: Server) -> None:
     space = rlx.Box(shape=(100_000,))
     with Line(address) as line:
         line.open(observation_space=space)
-        line.say(rlx.Init(batch(space, 1)))
+        line.send(rlx.Init(batch(space, 1)))
         line.expect(rlx.Actions)

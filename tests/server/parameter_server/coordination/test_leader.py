@@ -385,7 +385,7 @@ def test_checkpoint_damaged_at_one_shard_is_skipped_by_all(tmp_path: Path, caplo
 
 def test_leaving_shard_is_released_after_a_checkpoint(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
-    raw.say(leaving=pb.Leaving())
+    raw.send(leaving=pb.Leaving())
     order = raw.order("snapshot")
     assert leader.core.access.closed == "shard 1 of 2 is leaving"
     write_part(raw, order, tmp_path)
@@ -400,7 +400,7 @@ def test_end_after_a_shard_was_released_logs_no_warning(
     leader: OneShard, raw: RawShard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
-    raw.say(leaving=pb.Leaving())
+    raw.send(leaving=pb.Leaving())
     write_part(raw, raw.order("snapshot"), tmp_path)
     assert raw.order("end").end.saved
     leader.shards.stop_updates("the parameter server is ending")  # type: ignore[union-attr]
