@@ -61,7 +61,7 @@ class Served:
             with Line(self.address) as line:
                 line.open()
                 line.init()
-                line.say(rlx.Bye())
+                line.send(rlx.Bye())
                 line.expect_end()
         self.before: Resources = resources_of(self.running)
 
@@ -181,7 +181,7 @@ def test_refused_clients_hold_no_handshake_place(processes: Processes, tmp_path:
 @pytest.mark.slow
 @with_default_limit
 def test_non_reading_clients_do_not_block_honest_ones(server: Served) -> None:
-    """The cost for training clients and for a new client is measured by tests/benchmarks/deaf_crowd.py."""
+    """The cost for training clients and for a new client is measured by tests/benchmarks/unread_connections.py."""
     with NonReadingClients(server.address, 300) as flood:
         wait_until(lambda: len(server.running.children()) >= FREE_PLACES, "all free places are occupied", 60)
         with honest_clients(server.address) as honest:
@@ -262,7 +262,7 @@ def _connect_and_end(address: str, number: int) -> None:
         line.open()
         line.init()
         if ending == 0:
-            line.say(rlx.Bye())
+            line.send(rlx.Bye())
             line.expect_end()
         elif ending == 1:
             line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset

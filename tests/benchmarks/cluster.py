@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from ours import ROOT
+from relaax_runs import ROOT
 from rows import Rows, study_page, write_tables
 
 from relaax import rlx
@@ -161,8 +161,8 @@ def _refusals(address: str, seconds: float) -> list[float]:
     while time.monotonic() < deadline:
         begin = time.perf_counter()
         with Line(address) as line:
-            line.say(make_hello())
-            error = line.hear()
+            line.send(make_hello())
+            error = line.receive()
             assert isinstance(error, rlx.Error), error
             assert error.retry_after_seconds, "no retry_after_seconds"
         found.append((time.perf_counter() - begin) * 1e3)

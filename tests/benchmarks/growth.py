@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ours import ROOT, plan_of, training
+from relaax_runs import ROOT, plan_of, training
 from rows import Rows, study_page, write_tables
 
 from support.long_vector import configuration, fingerprint_of

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from peer_runs import run
 from peers.venvs import DEFAULT
 from rows import Rows
-from theirs import run
 
 from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion, ReplayMemory

@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
-from ours import ROOT, plan_of
+from relaax_runs import ROOT, plan_of
 from rows import Rows, study_page, write_tables
 
 from relaax.cli.bench import results

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ours import alone, fastest_alone, learned, plan_of, service, training
-from theirs import Peer, run
+from peer_runs import Peer, run
+from relaax_runs import alone, fastest_alone, learned, plan_of, service, training
 
 from relaax.cli.bench.programs import EmulatorForm
 from relaax.cli.bench.results import percentile

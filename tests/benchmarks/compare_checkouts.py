@@ -5,7 +5,7 @@ Alternates `relaax run` of the two checkouts, so that other load on the machine 
 the median of each checkout, and the median and range of the ratios of neighbouring runs. A ratio above 1 means that
 this checkout is faster. The exit code is 1 if a median ratio of steps/s or updates/s is below `--bar`.
 
-    python tests/benchmarks/beside.py /path/to/the/other --rounds 5
+    python tests/benchmarks/compare_checkouts.py /path/to/the/other --rounds 5
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Time to 475: a greedy evaluation of ten episodes every `--evaluate-every` steps.
 Stable-Baselines3's zoo and with its bundled configuration. Writes dqn-beside.csv and the tables of replay.md. A round
 that is in the CSV is not measured again. The machine should be otherwise idle.
 
-    python tests/benchmarks/dqn_beside.py [--rounds 5] [--seconds 30]
+    python tests/benchmarks/compare_dqn.py [--rounds 5] [--seconds 30]
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ours import evaluated, plan_of, training
+from peer_runs import Peer, run
 from peers.venvs import DEFAULT
+from relaax_runs import evaluated, plan_of, training
 from rows import Rows, study_page, write_tables
 from speed import number
 from speed_parts import Figures
-from theirs import Peer, run
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "dqn-beside"
@@ -74,7 +74,7 @@ class Work:
     network: tuple[str, ...]
     begins: int = 1000
 
-    def ours(self, learners: int) -> list[str]:
+    def relaax_keys(self, learners: int) -> list[str]:
         """Return the configuration keys of RELAAX."""
         return [
             *PLAIN,
@@ -87,7 +87,7 @@ class Work:
             f"algorithm.initial_learning_rate={self.learning_rate:g}",
         ]
 
-    def theirs(self) -> list[str]:
+    def peer_arguments(self) -> list[str]:
         """Return the arguments of sb3_dqn.py."""
         numbers = {
             "environments": TOGETHER,
@@ -130,11 +130,11 @@ class DqnStudy:
         """Return the updates per second of RELAAX, by number of learners, and of Stable-Baselines3."""
         found: Figures = {}
         for learners in LEARNERS:
-            plan = plan_of(work.config, CLIENTS, ENVIRONMENTS, [*work.ours(learners), *self.keys])
+            plan = plan_of(work.config, CLIENTS, ENVIRONMENTS, [*work.relaax_keys(learners), *self.keys])
             window = training(plan, self.seconds)
             found[f"relaax_{learners}"] = window.pushes / window.seconds
             found[f"relaax_{learners}_steps"] = window.steps_per_second
-        peer = self._peers.setdefault(work.name, Peer("sb3", "sb3_dqn.py", work.theirs(), THREADS, self.venvs))
+        peer = self._peers.setdefault(work.name, Peer("sb3", "sb3_dqn.py", work.peer_arguments(), THREADS, self.venvs))
         result = peer.result(self.seconds, self.report_progress)
         return found | {"sb3": result["updates_per_second"], "sb3_steps": result["steps_per_second"]}
 
@@ -143,13 +143,21 @@ class DqnStudy:
         seed, found = FIRST_SEED + round_ - 1, Figures()
         watched = [f"run.eval_every={self.evaluate_every}", f"run.eval_episodes={EPISODES}", *self.keys]
         numbers = [f"run.clients={CLIENTS}", f"run.envs_per_client={ENVIRONMENTS}", f"run.max_steps={MAX_STEPS}"]
-        zoo = [*CARTPOLE.ours(1), *ZOO, *numbers]
+        zoo = [*CARTPOLE.relaax_keys(1), *ZOO, *numbers]
         for name, keys in {"zoo": zoo, "bundled": [f"run.max_steps={MAX_STEPS}"]}.items():
             summary = evaluated(CARTPOLE.config, seed, TARGET, [*keys, *watched])
             found[f"{name}_s"] = summary["seconds"]
             found[f"{name}_steps"] = summary["env_steps"]
             found[f"{name}_reached"] = summary["status"] == "target_reached"
-        arguments = [*CARTPOLE.theirs(), "--seed", str(seed), "--target", f"{TARGET:g}", "--episodes", str(EPISODES)]
+        arguments = [
+            *CARTPOLE.peer_arguments(),
+            "--seed",
+            str(seed),
+            "--target",
+            f"{TARGET:g}",
+            "--episodes",
+            str(EPISODES),
+        ]
         arguments += ["--target-interval", "10", "--exploration-steps", "8000", "--final-epsilon", "0.04"]
         arguments += ["--evaluate-every", str(self.evaluate_every), "--max-steps", str(MAX_STEPS)]
         peer = run("sb3", "sb3_dqn.py", arguments, self.venvs)

@@ -5,8 +5,8 @@ Each of the 300 connections sends a hello, and reconnects at once when it is clo
 alternate. Prints the steps per second of both, the time to a new client's first action, and the processes and memory of
 the RLX server before and after. The exit code is 1 if a bar is missed.
 
-    python tests/benchmarks/deaf_crowd.py             without a token
-    python tests/benchmarks/deaf_crowd.py --token     the server requires a token, and the connections send it
+    python tests/benchmarks/unread_connections.py             without a token
+    python tests/benchmarks/unread_connections.py --token     the server requires a token, and the connections send it
 """
 
 from __future__ import annotations
