@@ -38,23 +38,22 @@ class ActionValueConfig(AgentConfig):
 
     dueling: Fixed[bool] = Field(
         False,
-        description="Estimate a state's value and its actions' advantages. For images each has its own dense layer, "
-        "for vectors its own network; with an LSTM they share all layers.",
+        description="Estimate a state's value and its actions' advantages.",
     )
-    errors: Free[Errors] = Field(
-        "squared", description="Loss of a value's error: its square, as in the paper, or Huber's loss."
-    )
+    errors: Free[Errors] = Field("squared", description="Loss of a value's error; squared in the paper.")
     held_out_states: Free[int] = Field(
         64,
         ge=0,
         le=1_000,
-        description="States that each connection keeps from its beginning, for the metric `q/held_out`.",
+        description="States that each connection keeps for the metric `q/held_out`.",
     )
     greedy_exploit: Free[bool] = Field(
         True,
-        description="In exploit mode, take the best action; false: a random one with probability `exploit_epsilon`.",
+        description="In exploit mode, take only best actions; false: use `exploit_epsilon`.",
     )
-    exploit_epsilon: Free[Probability] = Field(0.05, description="That probability, as in Mnih et al. 2015.")
+    exploit_epsilon: Free[Probability] = Field(
+        0.05, description="Share of random actions in exploit mode, as in Mnih et al. 2015."
+    )
 
 
 class ValueConfig(ActionValueConfig):
@@ -65,7 +64,7 @@ class ValueConfig(ActionValueConfig):
     target_interval: Free[int] = Field(
         40_000,
         ge=1,
-        description="Frames of all workers between two refreshes of the target network, I_target of the paper.",
+        description="Frames of all workers between refreshes of the target network, I_target of the paper.",
     )
     initial_epsilon: Free[Probability] = Field(1.0, description="Initial share of random actions.")
     final_epsilons: Free[list[Probability]] = Field(
@@ -75,7 +74,7 @@ class ValueConfig(ActionValueConfig):
         [0.4, 0.3, 0.3], min_length=1, description="Probability of each element of `final_epsilons`."
     )
     exploration_frames: Free[int] = Field(
-        4_000_000, ge=0, description="Frames of all workers in which epsilon falls linearly to its final value."
+        4_000_000, ge=0, description="Frames in which epsilon falls to its final value."
     )
 
     @model_validator(mode="after")

@@ -30,47 +30,35 @@ class Config(ReplayConfig):
 
     name = "apex"
 
-    initial_learning_rate: Free[float] = Field(
-        6.25e-5, gt=0, description="Learning rate at global step 0: 0.00025 / 4."
-    )
+    initial_learning_rate: Free[float] = Field(6.25e-5, gt=0, description="Learning rate at global step 0.")
     rms_prop: Free[CenteredRMSPropConfig] = Field(
         CenteredRMSPropConfig(), alias="RMSProp", description="RMSProp, centered."
     )
     replay_capacity: Free[int] = Field(
         2_000_000,
         ge=1,
-        description="Maximum number of transitions in all replay servers. In the paper the memory may exceed it for "
-        "up to 100 updates.",
+        description="Maximum transitions in all replay servers; in the paper, trimmed every 100 updates.",
     )
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
-        description="How often a transition is sampled, on average; actors and learners wait for each other to keep "
-        "this. null: they do not wait, as in the paper.",
+        description="Average samples of a transition; actors and learners wait for each other to keep it. "
+        "null: no waiting, as in the paper.",
     )
     n_step: Free[int] = Field(3, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
         True,
-        description="Double estimates: the online network selects the best action, the target network gives its value.",
+        description="Use double Q-learning (van Hasselt et al. 2016).",
     )
     dueling: Fixed[bool] = Field(
         True,
-        description="Estimate a state's value and its actions' advantages. For images each has its own dense layer, "
-        "for vectors its own network.",
+        description="Estimate a state's value and its actions' advantages.",
     )
-    prioritized: Free[bool] = Field(
-        True, description="Sample transitions by the size of their error (Schaul et al. 2016); false: uniformly."
-    )
-    final_importance_exponent: Free[Probability] = Field(
-        0.4, description="Importance exponent at max_global_step; it changes linearly in between."
-    )
-    target_interval: Free[int] = Field(
-        2_500, ge=1, description="Updates by all learners between two refreshes of the target network."
-    )
+    prioritized: Free[bool] = Field(True, description="Sample by the size of errors (Schaul et al. 2016).")
+    final_importance_exponent: Free[Probability] = Field(0.4, description="Importance exponent at max_global_step.")
+    target_interval: Free[int] = Field(2_500, ge=1, description="Updates between refreshes of the target network.")
     epsilon: Free[Probability] = Field(0.4, description="Share of random actions of actor 0, the largest.")
-    epsilon_exponent: Free[float] = Field(
-        7.0, ge=0, description="alpha of the paper: actor i of N explores with epsilon^(1 + alpha x i / (N - 1))."
-    )
+    epsilon_exponent: Free[float] = Field(7.0, ge=0, description="alpha of the paper, in the exponent of epsilon.")
 
     @property
     def actors_set_priorities(self) -> bool:

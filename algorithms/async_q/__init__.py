@@ -28,7 +28,7 @@ class Config(ValueConfig):
 
     double: Free[bool] = Field(
         False,
-        description="Double estimates: the online network selects the best action, the target network gives its value.",
+        description="Use double Q-learning (van Hasselt et al. 2016).",
     )
 
 

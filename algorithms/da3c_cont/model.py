@@ -19,8 +19,8 @@ from relaax.nn.initialization import orthogonal_parameters
 class GaussianNetworkConfig(NetworkConfig):
     """The network. Defaults of missing keys depend on the observation: an image or a vector."""
 
-    dense: list[PositiveInt] | None = Field([128], description="Widths of the fully connected layers.")
-    lstm_size: int = Field(128, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+    dense: list[PositiveInt] | None = Field([128], description="Widths of dense layers.")
+    lstm_size: int = Field(128, gt=0, description="Cells of the LSTM after these layers, with `lstm`.")
 
 
 class Config(ActorCriticConfig):
@@ -29,7 +29,7 @@ class Config(ActorCriticConfig):
     initial_learning_rate: float = Field(1e-4, gt=0, description="Learning rate at global step 0.")
     reward_clipping: PositiveFloat | Literal["auto"] | None = Field(
         None,
-        description="Clip normalised rewards for learning to plus or minus this; null: do not clip.",
+        description="Bound of normalised rewards for learning, plus and minus.",
     )
     normalize_observations: bool = Field(
         True, description="Normalise observations except images: (x - mean) / std, clipped to +-10."
@@ -42,13 +42,11 @@ class Config(ActorCriticConfig):
         1e-3, ge=0, description="Weight of the policy's differential entropy; 1e-4 in the paper."
     )
     lstm: Fixed[bool] = Field(True, description="Add an LSTM layer of network.lstm_size cells.")
-    spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
+    spherical: Fixed[bool] = Field(False, description="One variance for all dimensions, as in the paper.")
     initial_variance: Free[float] = Field(
-        1.0, gt=1e-5, description="Variance of the initial policy, in units in which bounded actions span -1 to 1."
+        1.0, gt=1e-5, description="Initial variance of actions whose bounds are -1 and 1."
     )
-    whole_episodes: Free[bool] = Field(
-        False, description="Update from one environment's whole episode, without a bootstrap if it terminated."
-    )
+    whole_episodes: Free[bool] = Field(False, description="Update from one environment's whole episode.")
     longest_episode: Free[int] = Field(
         10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
     )

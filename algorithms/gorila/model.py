@@ -30,22 +30,17 @@ class ReplayConfig(ActionValueConfig):
     network: Fixed[NatureNetworkConfig] = Field(NatureNetworkConfig(), description="The network.")
     errors: Free[Literal["squared", "huber"]] = Field(
         "huber",
-        description="Loss of a value's error: Huber's loss, as in Mnih et al. 2015, or its square, as in the papers of "
-        "gorila and apex.",
+        description="Loss of a value's error; squared in the papers of gorila and apex.",
     )
-    replay_capacity: Free[int] = Field(
-        1_000_000, ge=1, description="Maximum number of transitions in all replay servers."
-    )
+    replay_capacity: Free[int] = Field(1_000_000, ge=1, description="Maximum transitions in all replay servers.")
     removal: Free[Literal["oldest", "lowest_priority"]] = Field(
         "oldest",
-        description="Which transition to evict when the memory is full. lowest_priority needs `prioritized`; of equal "
-        "priorities the oldest is evicted. The memory holds as many image frames as transitions: if the kept "
-        "transitions need more, the oldest are evicted too.",
+        description="Which transition to evict from a full memory. lowest_priority needs `prioritized`.",
     )
     learning_starts: Free[int] = Field(
         50_000,
         ge=1,
-        description="Transitions in the memory before the first sample, as in Horgan et al. 2018 and Mnih et al. 2015.",
+        description="Transitions before the first sample (Mnih et al. 2015, Horgan et al. 2018).",
     )
     batch_size: Free[int] = Field(
         32,
@@ -55,39 +50,30 @@ class ReplayConfig(ActionValueConfig):
     )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
-        description="How often a transition is sampled, on average; actors and learners wait for each other to keep "
-        "this. null: they do not wait. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; Algorithm 1 "
-        "of Nair et al. 2015 samples a batch at every step.",
+        description="Average samples of a transition; actors and learners wait for each other to keep it. "
+        "null: no waiting. In Algorithm 1 of Nair et al. 2015 it is 32.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
         False,
-        description="Double estimates: the online network selects the best action, the target network gives its value.",
+        description="Use double Q-learning (van Hasselt et al. 2016).",
     )
-    prioritized: Free[bool] = Field(
-        False, description="Sample transitions by the size of their error (Schaul et al. 2016); false: uniformly."
-    )
-    priority_exponent: Free[Probability] = Field(
-        0.6, description="Exponent of the priorities with `prioritized`, alpha of the paper."
-    )
+    prioritized: Free[bool] = Field(False, description="Sample by the size of errors (Schaul et al. 2016).")
+    priority_exponent: Free[Probability] = Field(0.6, description="Exponent of the priorities, alpha of the paper.")
     importance_exponent: Free[Probability] = Field(
         0.4, description="Exponent of the importance weights at global step 0, beta of the paper."
     )
-    final_importance_exponent: Free[Probability] = Field(
-        1.0, description="Importance exponent at max_global_step; it changes linearly in between."
-    )
+    final_importance_exponent: Free[Probability] = Field(1.0, description="Importance exponent at max_global_step.")
     priority_offset: Free[float] = Field(
         1e-6,
         gt=0,
-        description="Added to |error|, so that transitions with zero error are sampled too; not given in the papers.",
+        description="Added to |error|; not given in the papers.",
     )
-    target_interval: Free[int] = Field(
-        60_000, ge=1, description="Updates by all learners between two refreshes of the target network."
-    )
+    target_interval: Free[int] = Field(60_000, ge=1, description="Updates between refreshes of the target network.")
     actor_interval: Free[int] = Field(
         100,
         ge=1,
-        description="Steps after which an agent without a bundled learner reports its steps and pulls parameters.",
+        description="Steps after which an agent without a learner reports steps and pulls parameters.",
     )
 
     @model_validator(mode="after")
@@ -142,21 +128,19 @@ class Config(ReplayConfig):
     )
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "adagrad",
-        description="Optimizer section in use. All learners share its statistics. With the prefix worker_, each "
-        "learner has its own statistics and sends updates instead of gradients.",
+        description="Optimizer; with worker_, each learner has its own statistics.",
     )
     learner: Fixed[Literal["bundled", "separate"]] = Field(
         "bundled",
-        description="bundled: each worker runs a learner with its own memory. separate: relaax-learner processes learn "
-        "from one memory that all workers share.",
+        description="bundled: each worker learns from its own memory. separate: relaax-learner processes "
+        "learn from one shared memory.",
     )
     initial_epsilon: Free[Probability] = Field(1.0, description="Initial share of random actions.")
     final_epsilon: Free[Probability] = Field(0.1, description="Final share of random actions.")
     exploration_frames: Free[int] = Field(
         4_000_000,
         ge=0,
-        description="Frames of all workers in which epsilon falls linearly to its final value; in the paper, the first "
-        "million updates.",
+        description="Frames in which epsilon falls to its final value; in the paper, a million updates.",
     )
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ class Config(ValueConfig):
     update_interval: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
     double: Free[bool] = Field(
         False,
-        description="Double estimates: the online network selects the best action, the target network gives its value.",
+        description="Use double Q-learning (van Hasselt et al. 2016).",
     )
     lstm: Fixed[bool] = Field(False, description="Add an LSTM layer of network.lstm_size cells.")
 

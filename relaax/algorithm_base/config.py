@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Centered = Annotated[
     bool,
     Field(
-        description="Divide by the root of the gradients' variance (Graves 2013); false: by the root of their mean "
-        "square.",
+        description="Divide by the root of the gradients' variance (Graves 2013).",
     ),
 ]
 
@@ -28,9 +27,7 @@ Centered = Annotated[
 class OptimizerConfig(Section):
     """The keys of every optimizer section."""
 
-    gradient_norm_clipping: float | None = Field(
-        40.0, gt=0, description="Maximum norm: larger gradients are scaled down to it; null: no limit."
-    )
+    gradient_norm_clipping: float | None = Field(40.0, gt=0, description="Maximum norm of a gradient; null: no limit.")
 
     @abstractmethod
     def spec(self) -> OptimizerSpec:
@@ -115,14 +112,14 @@ class ConfigBase(Section):
 
     path: Free[str] = Field(description="Path of the algorithm, or the name of a bundled one.")
     state_size: Free[AtLeastOne | list[AtLeastOne] | None] = Field(
-        None, description="Shape of an observation, to check the client's space."
+        None, description="Expected shape of an observation."
     )
     action_size: Free[int | None] = Field(
-        None, ge=1, description="Number of discrete actions or length of a continuous one, to check the client's space."
+        None,
+        ge=1,
+        description="Expected number of discrete actions, or length of a continuous one.",
     )
-    seed: Free[int] = Field(
-        0, ge=0, lt=2**31, description="Seed of the initial parameters and of each actor's random numbers."
-    )
+    seed: Free[int] = Field(0, ge=0, lt=2**31, description="Seed of initial parameters and random numbers.")
     max_global_step: Free[int] = Field(
         100_000_000, ge=1, description="Environment steps, over all workers, after which training ends."
     )
@@ -133,17 +130,13 @@ class ConfigBase(Section):
     max_staleness: Free[int | None] = Field(
         None,
         ge=0,
-        description="Gradients of parameters more than this many versions old are discarded; null: no limit, or 16 "
-        "with delay_compensated.",
+        description="Discard gradients more than this many versions old; null: no limit, or 16 with delay_compensated.",
     )
-    sync_interval: Free[int] = Field(
-        1, ge=1, description="Pushes between two pulls of parameters; 1: pull with every push."
-    )
+    sync_interval: Free[int] = Field(1, ge=1, description="Pushes between two pulls of parameters.")
     gpu: Free[bool] = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "rms_prop",
-        description="Optimizer section in use. All workers share its statistics. With the prefix worker_, each worker "
-        "has its own statistics and sends updates instead of gradients.",
+        description="Optimizer; with worker_, each worker has its own statistics.",
     )
     rms_prop: Free[RMSPropConfig] = Field(RMSPropConfig(), alias="RMSProp", description="RMSProp.")
     adam: Free[AdamConfig] = Field(AdamConfig(), alias="Adam", description="Adam.")
@@ -153,19 +146,17 @@ class ConfigBase(Section):
     adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
     combine: Free[Literal["fifo", "delay_compensated"]] = Field(
         "fifo",
-        description="fifo: apply gradients as they arrive. delay_compensated: first correct them for the change of the "
-        "parameters since the worker pulled them.",
+        description="delay_compensated: correct gradients for the updates since they were computed.",
     )
     delay_compensation: Free[float] = Field(
         0.04,
         ge=0,
-        description="Weight of the correction with `combine: delay_compensated`, lambda of Zheng et al. 2017.",
+        description="Weight of this correction, lambda of Zheng et al. 2017.",
     )
     loss_outlier_deviations: Free[float | None] = Field(
         None,
         gt=1,
-        description="A gradient is discarded if its absolute loss exceeds the worker's running mean by more than this "
-        "many standard deviations; null: no limit.",
+        description="Discard gradients whose absolute loss exceeds the worker's mean by this many standard deviations.",
     )
 
     @property

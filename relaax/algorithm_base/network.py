@@ -50,12 +50,12 @@ class NetworkConfig(Section):
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
-        description="Layers for images. Default: 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2; if a side is "
-        "below 36 pixels, 16 filters 4x4 stride 2, then 32 filters 3x3; below 16 pixels, 16 filters 3x3.",
+        description="Layers for images. Default: 16 filters 8x8 stride 4, 32 of 4x4 stride 2. Sides below "
+        "36 pixels: 16 of 4x4 stride 2, 32 of 3x3; below 16: 16 of 3x3.",
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers. Default: [256] for images, [128] if a side is below 16 "
+        description="Widths of dense layers. Default: [256] for images, [128] with a side below 16 "
         "pixels, [64, 64] for vectors.",
     )
     activation: Literal["relu", "tanh"] | None = Field(
@@ -63,16 +63,15 @@ class NetworkConfig(Section):
     )
     separate: bool | None = Field(
         None,
-        description="Use separate networks for policy and value, or with `dueling` for value and advantages. Default: "
-        "true for vectors without `lstm`, else false.",
+        description="Separate networks for policy and value, or for value and advantages (`dueling`). "
+        "Default: true for vectors without `lstm`.",
     )
     flatten_images: bool = Field(
         False,
-        description="Flatten arrays that look like images (two axes of at least 16) and are part of a Tuple or Dict, "
-        "or are not bytes; use no convolutions. false: one image of bytes gets convolutions, also beside numbers; "
-        "other images are refused.",
+        description="Use image-like arrays (two axes of at least 16) as numbers; false: refuse all but "
+        "one image of bytes.",
     )
-    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after these layers, with `lstm`.")
 
 
 class NatureNetworkConfig(NetworkConfig):
@@ -82,13 +81,12 @@ class NatureNetworkConfig(NetworkConfig):
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
-        description="Layers for images. Default, as in Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 "
-        "stride 2, 64 filters 3x3; if a side is below 36 pixels, 16 filters 4x4 stride 2, then 32 filters 3x3; below "
-        "16 pixels, 16 filters 3x3.",
+        description="Layers for images. Default: 32 filters 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 "
+        "(Mnih et al. 2015); below 36 pixels as for da3c.",
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers. Default: [512] for images, [256] if a side is below 36 "
+        description="Widths of dense layers. Default: [512] for images, [256] with a side below 36 "
         "pixels, [128] below 16, [64, 64] for vectors.",
     )
 
@@ -293,21 +291,19 @@ class AgentConfig(ConfigBase):
     rewards_gamma: Fixed[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
     reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
         "auto",
-        description="Clip normalised rewards for learning to plus or minus this; reported rewards are not clipped. "
-        "null: do not clip. auto: 1 if the observation is one image, else null.",
+        description="Bound of normalised rewards for learning, plus and minus. auto: 1 if the observation "
+        "is one image, else null.",
     )
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         "auto",
-        description="Normalise rewards for learning; reported rewards are not normalised. scale: divide by the "
-        "standard deviation of the discounted return so far. standardize: (r - mean) / std. null: no. auto: null if "
-        "the observation is one image, else scale.",
+        description="Normalise rewards for learning. scale: divide by the discounted return's standard "
+        "deviation. standardize: (r - mean) / std. auto: null if the observation is one "
+        "image, else scale.",
     )
     normalize_observations: Fixed[bool] = Field(
         False, description="Normalise observations except images: (x - mean) / std, clipped to +-10."
     )
-    subtract_mean_image: Fixed[bool] = Field(
-        False, description="Subtract from images the mean of the first 20,000 images of all workers."
-    )
+    subtract_mean_image: Fixed[bool] = Field(False, description="Subtract from images the mean of the first 20,000.")
     history_len: Fixed[int | None] = Field(
         None, ge=1, le=16, description="Stacked frames of an image. Default: 4, and 1 for images of bool."
     )
@@ -409,16 +405,13 @@ class ActorCriticConfig(AgentConfig):
         1.0,
         ge=0,
         le=1,
-        description="Lambda of generalized advantage estimation; 1: the n-step returns of the paper.",
+        description="Lambda of generalized advantage estimation; 1: n-step returns, as in the paper.",
     )
-    entropy_beta: Free[float] = Field(
-        0.01, ge=0, description="Weight of the policy's entropy, which prevents premature convergence."
-    )
+    entropy_beta: Free[float] = Field(0.01, ge=0, description="Weight of the policy's entropy.")
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
     overlap: Free[bool] = Field(
         True,
-        description="Learn while the environments step: parameters one update older choose the first action of a "
-        "rollout. false: learn before sending the actions, in the paper's order.",
+        description="Learn while the environments step. false: learn before sending the actions, in the paper's order.",
     )
     greedy_exploit: Free[bool] = Field(
         True, description="In exploit mode, take the most probable action; false: sample the policy."

@@ -159,48 +159,43 @@ Word = Annotated[
 ]
 
 # Keys that several sections have, each with its description.
-LogLevelKey = Annotated[LogLevel, Field(description="Least severe level of messages to log.")]
-LogFormatKey = Annotated[LogFormat, Field(description="text for people, json for machines: one object per line.")]
+LogLevelKey = Annotated[LogLevel, Field(description="Least severe level to log.")]
+LogFormatKey = Annotated[LogFormat, Field(description="json: one object per line.")]
 StatusBind = Annotated[Address | None, Field(description="Address of /healthz and /metrics (Prometheus).")]
-TlsCertificate = Annotated[str | None, Field(description="File with this server's certificate (PEM): enables TLS.")]
-TlsKey = Annotated[str | None, Field(description="File with the certificate's private key (PEM).")]
-OwnKey = Annotated[str | None, Field(description="File with that certificate's private key (PEM).")]
-CheckpointDir = Annotated[Folder | None, Field(description="Folder of the checkpoints; null: none are written.")]
-CheckpointAwsS3 = Annotated[
-    S3Location | None, Field(description="Bucket and key of the checkpoints in S3, instead of a folder.")
-]
+TlsCertificate = Annotated[str | None, Field(description="This server's certificate (PEM file); enables TLS.")]
+TlsKey = Annotated[str | None, Field(description="The certificate's private key (PEM file).")]
+OwnKey = Annotated[str | None, Field(description="That certificate's private key (PEM file).")]
+CheckpointDir = Annotated[Folder | None, Field(description="Folder of the checkpoints; null: none.")]
+CheckpointAwsS3 = Annotated[S3Location | None, Field(description="Bucket and key for checkpoints in S3.")]
 AwsKeysFile = Annotated[
     str | None,
-    Field(description="YAML file with `access` and `secret` for S3; by default the credentials that boto3 finds."),
+    Field(description="YAML file with `access` and `secret` for S3; default: boto3's credentials."),
 ]
-AwsEndpoint = Annotated[str | None, Field(description="URL of an S3-compatible store other than Amazon's.")]
+AwsEndpoint = Annotated[str | None, Field(description="URL of an S3-compatible store.")]
 CheckpointInterval = Annotated[
     float,
     Field(
         gt=0,
-        description="Seconds between checkpoints; the first are written after 1, 2, 4 and 8 minutes if that is sooner.",
+        description="Seconds between checkpoints; the first four come sooner.",
     ),
 ]
 ParameterServers = Annotated[
     Addresses,
-    Field(
-        description="Addresses of all parameter servers, shard 0 first; or @FILE with one on each line, read again "
-        "when they move."
-    ),
+    Field(description="Addresses of all parameter servers in the order of shards, or @FILE."),
 ]
 ParameterServerTokenFile = Annotated[
     str | None,
-    Field(description="File with the parameter server's token; by default the variable RELAAX_PARAMETER_SERVER_TOKEN."),
+    Field(description="File with the parameter server's token; default: the variable RELAAX_PARAMETER_SERVER_TOKEN."),
 ]
 ParameterServerCa = Annotated[
     str | None,
-    Field(description="File with the CA (PEM) of the parameter server's certificate: enables TLS."),
+    Field(description="CA (PEM file) of the parameter server's certificate; enables TLS."),
 ]
 ReplayServerTokenFile = Annotated[
     str | None,
-    Field(description="File with the replay servers' token; by default the variable RELAAX_REPLAY_SERVER_TOKEN."),
+    Field(description="File with the replay servers' token; default: the variable RELAAX_REPLAY_SERVER_TOKEN."),
 ]
 ReplayServerCa = Annotated[
     str | None,
-    Field(description="File with the CA (PEM) of the replay servers' certificates: enables TLS."),
+    Field(description="CA (PEM file) of the replay servers' certificates; enables TLS."),
 ]
