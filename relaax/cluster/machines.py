@@ -100,8 +100,9 @@ FREE_RESOURCES_SECONDS = 15.0
 
 
 class RayMachines(Host):
-    """The machines of the cluster that this process is connected to (`ray.init`), with a keeper for each process.
+    """The machines of the cluster that this process is connected to (`ray.init`).
 
+    A Ray actor, the keeper (`relaax.cluster.keeper`), starts and watches each process on its machine.
     A placement group spreads shards over machines; after the loss of a machine, Ray places its shards on another one.
     Servers listen at the address of their machine, on a free port. Files in each keeper's folder hold all addresses and
     are updated when a server moves. Logs and metrics are copied to the run directory.
@@ -210,7 +211,7 @@ class RayMachines(Host):
                 process.put(now)
 
     def _free_resources(self) -> None:
-        """Kill an environment program if a shard or learner waits for a machine, because training needs them more."""
+        """Kill a client if a shard or learner waits for a machine. Training continues with fewer clients."""
         if time.monotonic() < self._freed_at or not self._resources(CLIENT).get("CPU"):
             return
         vital = (each for role in (PARAMETER_SERVER, REPLAY_SERVER, LEARNER) for each in self._processes[role.name])

@@ -1,4 +1,4 @@
-"""How many RLX servers are wanted, by what they say. Times are given: nothing waits."""
+"""The number of RLX servers that the autoscaler requests, by their reports. Tests pass the times: nothing waits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_refusal_adds_a_server() -> None:
 
 
 def test_many_refusals_add_many_servers_at_once() -> None:
-    """96 clients that wait come about twice in ten seconds to the one server that there is."""
+    """96 refused clients retry about twice in ten seconds at the only server: 192 refusals."""
     scaling = Scaling(section())
     scaling.wanted(0.0, [full()])
     assert scaling.wanted(1.0, [full(refused=192)]) == 4

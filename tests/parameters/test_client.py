@@ -174,7 +174,7 @@ def test_another_configuration_is_refused_with_the_difference() -> None:
         assert server.core.status().workers == 1
 
 
-def test_other_spaces_are_refused_as_those_of_the_client() -> None:
+def test_other_spaces_are_refused_and_the_client_is_named() -> None:
     with running() as server, parameter_client(server.address) as first, parameter_client(server.address) as second:
         first.register(registration())
         with pytest.raises(

@@ -195,9 +195,9 @@ def export(
 ) -> None:
     """Write the parameters to a safetensors or ONNX file.
 
-    `relaax.policy.load(FILE)` acts with a safetensors file, without the service. The file has parameters, statistics,
-    the configuration without secrets, spaces and the algorithm's name. A FILE that ends with .onnx has the network and
-    its normalisation, for programs without Python. The page Checkpoints documents its inputs and outputs.
+    A safetensors file has parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
+    `relaax.policy.load(FILE)` returns its policy, which acts without the service. A FILE that ends with .onnx has the
+    network and its normalisation, for programs without Python. The page Checkpoints documents its inputs and outputs.
     """
     from relaax.cli.checkpoints import catalogue
     from relaax.policy.file import description_of, policy_of

@@ -46,10 +46,11 @@ LAST_EVALUATION_SECONDS = 60.0
 
 
 class SignalWatch:
-    """A handler of SIGINT, SIGTERM and SIGHUP: the first one stops the run, one some seconds later kills it.
+    """A handler of SIGINT, SIGTERM and SIGHUP.
 
-    A second signal that follows at once is ignored. Wrappers such as `timeout` forward a signal that the terminal has
-    already sent to all processes, and this must not cost the last checkpoint.
+    The first signal stops the run. A signal more than KILL_AFTER_SECONDS later kills its processes. Signals before that
+    are ignored: wrappers such as `timeout` repeat a signal that the terminal has already sent to all processes. This
+    must not cost the last checkpoint.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -84,8 +85,8 @@ def experiment(
 ) -> int:
     """Run an experiment, and return the exit code.
 
-    `remote`: host and tokens of the processes if they do not run on this machine. `panel`: a file that receives the
-    panel of a terminal.
+    `remote`: host and tokens of the processes if they do not run on this machine. `panel`: a file that also
+    receives the progress panel (see `ProgressView`).
 
     Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """

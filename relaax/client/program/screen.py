@@ -87,7 +87,7 @@ class _Screen:
             environment = {**others, "DISPLAY": display, "XAUTHORITY": str(folder / "cookie")}
             if self._exit_code.done():
                 return self._exit_code.result()
-            # The descriptors of a program of `relaax eval` stay open.
+            # close_fds=False: `relaax eval` passes open descriptors to the program.
             again = [sys.executable, *sys.orig_argv[1:]]
             self._program = program = await _start(stack, again, close_fds=False, env=environment)
             waits = {asyncio.ensure_future(process.wait()): process for process in (program, server, page) if process}
@@ -157,7 +157,7 @@ class _Screen:
 
 
 async def _start(stack: AsyncExitStack, command: list[str], **options: Any) -> asyncio.subprocess.Process:
-    """Start a process that ends with the stack, and if this process is killed. Ctrl-C does not reach it."""
+    """Start a process, and end it when the stack is closed or this process is killed. Ctrl-C does not reach it."""
     tied = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     process = await asyncio.create_subprocess_exec(*tied, *command, start_new_session=True, **options)
     stack.push_async_callback(_end, process)

@@ -318,7 +318,7 @@ def test_episode_seconds_and_reward_per_second_are_reported() -> None:
     ]
 
 
-def test_reported_episode_lasts_since_the_previous_one() -> None:
+def test_seconds_of_reported_episode_start_at_the_previous_end() -> None:
     recorded = RecordedSession(SAME, environments=2, reports_episodes=True)
     recorded.session.init(Init(obs(0, 0), partial=mask(0, 1)))
     for now in (3.0, 7.0):
