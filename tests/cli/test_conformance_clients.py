@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 from relaax.conformance.client import check_client, client_rules
 from relaax.conformance.report import Report, Verdict
 from support.findings import not_passed
-from support.rlx_vector_files import SPECIFICATION
+from support.rlx_vector_files import JSON_CLIENT
 
-pytestmark = pytest.mark.checks("relaax/conformance", "relaax/client")
+pytestmark = pytest.mark.checks("relaax/conformance", "relaax/client", "protocol/clients/json_client.py")
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 FAULTY = [sys.executable, str(SUPPORT / "faulty_client.py"), "{address}"]
@@ -92,10 +91,8 @@ def test_python_client_passes(codec: str) -> None:
 
 
 @pytest.mark.slow
-def test_script_of_the_specification_passes(tmp_path: Path) -> None:
-    (script,) = re.findall(r"<!-- example: script -->\n```\w*\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
-    (tmp_path / "client.py").write_text(script, "utf-8")
-    report = check([sys.executable, str(tmp_path / "client.py"), "{address}", "100"])
+def test_json_client_passes() -> None:
+    report = check([sys.executable, str(JSON_CLIENT), "{address}", "100"])
     assert not report.failed, not_passed(report)
     assert set(not_passed(report)) == {"limits", "reconnect_between_episodes"}
 

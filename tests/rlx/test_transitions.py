@@ -34,7 +34,6 @@ from relaax.rlx import (
 from relaax.rlx.wire.codecs import codec_named
 from relaax.rlx.wire.framing import frame
 from support.rlx_pair import Pair, batch, events, make_hello, make_step
-from support.rlx_vector_files import state_diagram
 
 HELLO = make_hello()
 SAMPLES: dict[Sender, list[Message]] = {
@@ -114,10 +113,15 @@ def test_every_message_and_state_is_in_the_table() -> None:
     assert State.CLOSED not in {state for state, _, _ in TRANSITIONS}
 
 
-def test_bye_closes_every_open_state() -> None:
-    for state, sender in itertools.product(PATH, Sender):
-        assert TRANSITIONS[state, sender, Bye] is State.CLOSED
-    assert "await_step --> await_actions: client Step" in state_diagram()
+def test_last_messages_close_every_open_state() -> None:
+    for state in PATH:
+        assert TRANSITIONS[state, Sender.CLIENT, Bye] is State.CLOSED
+        assert {TRANSITIONS[state, Sender.SERVER, kind] for kind in (Bye, Error, TrainingFinished)} == {State.CLOSED}
+
+
+def test_pings_are_allowed_in_every_state_after_the_hello() -> None:
+    for state, sender, kind in itertools.product(PATH, Sender, (Ping, Pong)):
+        assert TRANSITIONS.get((state, sender, kind)) is (None if state is State.AWAIT_HELLO else state)
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])

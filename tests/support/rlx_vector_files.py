@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
-from relaax.rlx.transitions import _OPEN, TRANSITIONS, Sender, State, allowed
+from relaax.rlx import Bye, Error, Ping, Pong, TrainingFinished
+from relaax.rlx.transitions import _OPEN, TRANSITIONS, Sender, allowed
 
 from .rlx_vector_bad import client_mistakes, server_mistakes
 from .rlx_vector_good import control, episodes, plain, spaces
@@ -19,6 +20,7 @@ from .rlx_vector_recorder import Recording
 from .rlx_vectors import FOLDER
 
 SPECIFICATION = FOLDER.parent / "RLX.md"
+JSON_CLIENT = FOLDER.parent / "clients" / "json_client.py"
 
 FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
     "plain": ("One environment, plain episodes.", plain),
@@ -28,6 +30,10 @@ FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
     "client_mistakes": ("What a server must refuse, and with which code.", client_mistakes),
     "server_mistakes": ("What a client must notice.", server_mistakes),
 }
+
+
+# The text above the table of states has them.
+IN_MANY_STATES = (Ping, Pong, Bye, Error, TrainingFinished)
 
 
 def vector_files() -> dict[str, str]:
@@ -40,35 +46,28 @@ def vector_files() -> dict[str, str]:
 
 
 def with_generated_parts(text: str) -> str:
-    """Return the specification with new generated parts. Each part is between two marks."""
-    parts = {"state diagram": f"```mermaid\n{state_diagram()}\n```", "state table": state_table()}
-    for name, part in parts.items():
-        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text, count = pattern.subn(lambda m, part=part: m[1] + part + m[2], text)  # type: ignore[misc]
-        assert count == 1, f"the mark of the generated {name} is missing"
+    """Return the specification with a new state table, which is between two marks."""
+    pattern = re.compile(r"(<!-- generated: state table -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    text, count = pattern.subn(lambda marks: marks[1] + state_table() + marks[2], text)
+    assert count == 1, "the mark of the generated state table is missing"
     return text
 
 
-def state_diagram() -> str:
-    """Return the table as a Mermaid state diagram, for protocol/RLX.md.
-
-    It leaves out messages that keep the state or close the connection. Mermaid does not allow colons in labels.
-    """
-    lines = ["stateDiagram-v2", f"    [*] --> {State.AWAIT_HELLO.value}"]
-    for (state, sender, kind), after in TRANSITIONS.items():
-        if state is not State.ERROR and after not in (state, State.CLOSED):
-            lines.append(f"    {state.value} --> {after.value}: {sender.value} {kind.__name__}")
-    return "\n".join(lines)
-
-
 def state_table() -> str:
-    """Return the table in Markdown, for protocol/RLX.md: messages that each side may send, and the next states."""
+    """Return the table in Markdown, for protocol/RLX.md: messages that each side may send, and the next states.
+
+    It leaves out IN_MANY_STATES.
+    """
     lines = ["| state | the client may send | the server may send |", "|---|---|---|"]
     for state in _OPEN:
         cells = []
         for sender in Sender:
-            after = {kind.__name__: TRANSITIONS[state, sender, kind] for kind in allowed(state, sender)}
-            cells.append(", ".join(k if a is state else f"{k} → `{a.value}`" for k, a in after.items()) or "nothing")
+            after = {
+                kind.__name__: TRANSITIONS[state, sender, kind]
+                for kind in allowed(state, sender)
+                if kind not in IN_MANY_STATES
+            }
+            cells.append(", ".join(k if a is state else f"{k} → `{a.value}`" for k, a in after.items()))
         lines.append(f"| `{state.value}` | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 
