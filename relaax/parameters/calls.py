@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A method of a stub, its request, and the server that it belongs to."""
+    """A method of a stub, the request, and the server that receives it."""
 
     method: Any  # grpc.UnaryUnaryMultiCallable
     request: Any
@@ -33,7 +33,7 @@ class Call:
 
 
 class NotReady(Exception):
-    """A failure that a later attempt may not have. The message names what failed."""
+    """A failure after which a later attempt may succeed. The message names what failed."""
 
 
 class _Unavailable(Exception):

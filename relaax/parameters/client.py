@@ -126,7 +126,7 @@ class ParameterClient(ParameterClientBase):
     ) -> Pushed:
         self._finish_pending_push()
         self._check_gradient(gradient)
-        # A flush may have found a new incarnation: the gradient belongs to the earlier one.
+        # If a flush has found a new incarnation, the gradient belongs to the earlier one.
         if gradient is not None and self._received.rolled_back:
             return self._pushed(self._push(self._common_request(env_steps, True, False), None)[0], True, None)
         # A gradient that is not finite is sent to the shards, which discard and count it.
@@ -162,7 +162,7 @@ class ParameterClient(ParameterClientBase):
     def _push_hogwild(
         self, hogwild: HogwildUpdates, gradient: FlatVector, env_steps: int, want_parameters: bool
     ) -> Pushed:
-        """Apply a gradient to the shards' memory, then push without it. Steps, metrics and statistics still count."""
+        """Apply a gradient in the shards' memory, then push steps, metrics and statistics without a gradient."""
         if not hogwild.is_connected(self._links):
             try:
                 self._retry_until_ready(self._reconnect, hogwild)
@@ -361,10 +361,10 @@ class ParameterClient(ParameterClientBase):
         calls: Sequence[Call] = (),
         sent: Callable[[], Sequence[PushAnswer]] | None = None,
     ) -> tuple[Sequence[PushAnswer], bool]:
-        """Send a push to all shards. Return their answers, and whether an earlier incarnation lost the gradient.
+        """Send a push to all shards. Return their answers, and whether a new incarnation has begun.
 
-        In that case the steps, episodes and statistics of the push are sent to the new incarnation, unless it has them
-        already. `calls`: the calls if they are already sent; then `sent` waits for their answers.
+        In a new incarnation, the gradient is dropped. The steps, episodes and statistics are sent again, unless the
+        checkpoint contains them. `calls`: the calls, if they were sent before; then `sent` waits for their answers.
         """
         rolled_back = False
         for _ in range(_MAX_REGISTRATIONS + 1):
@@ -374,7 +374,7 @@ class ParameterClient(ParameterClientBase):
             if all(answer.message.discard != pb.DISCARD_INCARNATION for answer in answers):
                 return answers, rolled_back
             if len(calls) > 1 and answers[0].message.discard != pb.DISCARD_INCARNATION:
-                # Shard 0 may have answered before all shards were restored: ask if the checkpoint contains it.
+                # Shard 0 may have answered before it was restored: ask again whether its checkpoint has the push.
                 answers = self._call(calls[:1])
             if answers[0].message.discard != pb.DISCARD_INCARNATION:
                 common = pb.PushRequest()
@@ -401,7 +401,7 @@ class ParameterClient(ParameterClientBase):
 
 
 def registration_message(registration: Registration, worker_id: str) -> pb.RegisterRequest:
-    """Return the question of a worker that wants to join part under this name."""
+    """Return the request that registers a worker under `worker_id`."""
     return pb.RegisterRequest(
         worker_id=worker_id,
         session_id=registration.session_id,

@@ -1,7 +1,7 @@
 """Updates that a worker applies itself, in the shards' memory and without locks (Hogwild!).
 
 Recht et al. 2011, and A3C (Mnih et al. 2016, sections 4 and 4.1). If several workers write to an element at the same
-time, one of their updates of it is lost. docs/tune.md lists the other costs.
+time, one of the updates to that element is lost. docs/tune.md lists the other costs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class HogwildUpdates:
         link.transport.connect()
         rate = self.learning_rate
         self.connect(link, identity)
-        self.learning_rate = rate  # keep that of the last push
+        self.learning_rate = rate  # keep the rate of the last push
 
     def apply(self, gradient: FlatVector, links: Sequence[ShardClient]) -> FlatVector:
         """Update every shard with its part of `gradient`, float32 [P]. Return the new parameters, read-only."""

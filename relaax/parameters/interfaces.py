@@ -45,7 +45,7 @@ class Purpose:
     name: for messages, such as `an exploit worker`. mode: one word, for tables. number: its `Role` in the .proto file.
     acts: whether the process has environments, and so actor indices.
     may_update: whether it may push, gather statistics and update shared memory.
-    outlives_training: whether a server that started with a finished model serves the process without end.
+    outlives_training: whether a server that starts with a finished model continues to serve the process.
     """
 
     name: str
@@ -103,13 +103,14 @@ class Pulled:
     """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
 
     `statistics`: the merged statistics of all workers at this pull. `frames`: environment frames of all workers so far
-    (steps x frame skip). `target`: the target network, float32 of shape [parameters], read-only; it is the same array
-    until it is renewed. It is None if the algorithm declares none (`ParameterServerBase.target_interval`), or if the
-    worker only acts.
+    (steps x frame skip). `target`: the target network, float32 of shape [parameters], read-only. Until the network is
+    renewed, all pulls return the same array. None if the algorithm declares no target network
+    (`ParameterServerBase.target_interval`), or if the worker only acts.
 
-    `actor_count`: the environments of all connected training workers; 0 if unknown (without a parameter server).
-    `actor_rank`: the rank of the connection's first environment among them, from 0; its other environments have the
-    next ranks. Ranks have no gaps. Unlike actor indices, they change when actors connect or disconnect.
+    `actor_count`: the number of environments of all connected training workers; 0 if unknown (without a parameter
+    server). `actor_rank`: the rank of the connection's first environment among them, from 0. The connection's other
+    environments have the next ranks. Ranks have no gaps. Unlike actor indices, they change when actors connect or
+    disconnect.
     """
 
     parameters: FlatVector
@@ -124,7 +125,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The outcome of a push. `discarded` is why the gradient was not applied, else None.
+    """The outcome of a push. `discarded` is the reason why the gradient was discarded; None if it was not.
 
     `pulled` holds the new parameters if they were requested, as `Parameters.pull` returns them. If the model was rolled
     back (`discarded == "incarnation"`), the client has registered again and `pulled` is always given.
@@ -201,13 +202,13 @@ class Parameters(ABC):
 
         `gradient`: float32 of shape [parameters], or None to advance the global step only.
         `env_steps`: environment steps consumed since the last push; they count even if the gradient is discarded.
-        `loss`: the loss whose gradient it is; needed for `algorithm.loss_outlier_deviations`.
+        `loss`: the loss of which `gradient` is the gradient; needed for `algorithm.loss_outlier_deviations`.
         """
 
     def push_later(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Callable[[], Pushed]:
-        """Send one update and return a function that waits for its outcome. It raises what `push` raises.
+        """Send one update and return a function that waits for its outcome. That function raises what `push` raises.
 
         Do not change the gradient before that function returns. Any other call waits for the outcome first.
         """
@@ -219,8 +220,8 @@ class ParameterClientBase(ABC):
     """A worker's client of the parameter server. Used by one thread.
 
     Call `register`, then `pull`, then `push` repeatedly, and `close` at the end. A push also sends the metrics in
-    `metrics`; `flush` sends them without a push. Methods with the names of `Parameters` have the same
-    behaviour, and every call may raise the same errors.
+    `metrics`; `flush` sends them without a push. `Parameters` documents the methods that
+    both classes have. Every call may raise the same errors as there.
     """
 
     metrics: MetricsRecorder

@@ -18,7 +18,7 @@ STATISTICS = "statistics/"
 """Prefix of the names of statistics' arrays in checkpoints and policy files."""
 MAX_STATISTIC_NAME = 64
 SAMPLE_LIMIT = 1e30
-"""The largest magnitude of a sample; larger ones are clamped to it. Sums of its squares do not overflow."""
+"""The largest magnitude of a sample; larger ones are clamped to it, so that sums of squares do not overflow."""
 COUNT_LIMIT = 1e18
 """The largest number of samples in one object."""
 _SQUARES = 1.01 * SAMPLE_LIMIT**2  # limit of the mean square, with room for rounding
@@ -27,7 +27,7 @@ _MAX_NAMES = 64
 
 
 class MomentsOutOfRange(ValueError):
-    """Moments that samples within the limits cannot have. They cannot be merged with others."""
+    """Moments that are too large for any samples within the limits. They cannot be merged with others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,14 +125,14 @@ class Moments:
             is_within = _is_within(self.count, self.mean, self.m2)
         if not is_within:
             raise MomentsOutOfRange(
-                f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
-                f"differences of up to {self.m2.max():g}, which are too large"
+                f"the moments of {self.count:g} samples are too large: mean up to {np.abs(self.mean).max():g}, sum of "
+                f"squared differences up to {self.m2.max():g}"
             )
         return self
 
 
 def _unchecked(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
-    """Return moments of arrays that are not used elsewhere. Without checks, because this runs at almost every step."""
+    """Return moments that own these arrays. They are not checked, because this runs at almost every step."""
     mean.flags.writeable = m2.flags.writeable = False
     made = Moments.__new__(Moments)
     for name, value in (("count", float(count)), ("mean", mean), ("m2", m2)):
@@ -141,13 +141,14 @@ def _unchecked(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
 
 
 def _is_within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
-    """Return whether the mean square is within its limit. False for NaN.
+    """Return whether the count and the mean square are within their limits. False for NaN.
 
-    If it holds for two objects, it holds for their merged one. The caller ignores numpy's floating-point errors.
+    If the mean squares of two objects are within the limit, that of their merge is too. The caller ignores numpy's
+    floating-point errors.
     """
     if not 0 < count <= COUNT_LIMIT:
         return not count
-    if mean.dot(mean) + math.sqrt(m2.dot(m2)) / count <= _SQUARES:  # an upper bound, without arrays
+    if mean.dot(mean) + math.sqrt(m2.dot(m2)) / count <= _SQUARES:  # an upper bound that needs no new arrays
         return True
     squares = m2 / count
     squares += np.square(mean)

@@ -47,7 +47,7 @@ def check_precision(precision: pb.Precision) -> None:
 class Narrower:
     """Encoder of vectors in a requested precision. Thread-safe.
 
-    `contents`: the name of the numbers in the log. The first clamped number is logged, later ones are not.
+    `contents`: the name of the numbers in the log. Only the first vector with clamped numbers is logged.
     """
 
     def __init__(self, contents: str) -> None:
@@ -97,9 +97,10 @@ def prepare(precision: str) -> None:
 
 @cache
 def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
-    """Return two compiled kernels: narrow uint32 bits to uint16 and count the numbers that are too large; widen.
+    """Return the compiled kernels that narrow uint32 bits to uint16, and widen them again.
 
-    They release Python's lock. Raises ValueError for an unknown precision.
+    The first returns the count of numbers that are too large. Both release Python's lock. Raises ValueError for an
+    unknown precision.
     """
     check_precision(precision)
     from relaax.machine_code import numba, types  # only if rounding is configured
@@ -144,7 +145,7 @@ def _narrow_to_float16(bits: Any, halves: Any) -> Any:
         size = _U32(bits[i] & _SIZE)
         # Rounded as above; the exponent's bias changes from 127 to 15.
         rounded = _U32(size - _U32(112 << 23) + _U32(0xFFF) + _U32(_U32(size >> _U32(13)) & _U32(1)))
-        # Below 2^-14, float16 numbers are multiples of 2^-24, as float32 numbers are from 0.5 on: adding 0.5 rounds.
+        # float16 numbers below 2^-14 are multiples of 2^-24. So are float32 numbers from 0.5 to 1: adding 0.5 rounds.
         tiny = _U32(np.float32(np.uint32(size).view(np.float32) + _ONE_HALF).view(np.uint32) - _U32(126 << 23))
         short = tiny if size < _U32(113 << 23) else _U32(rounded >> _U32(13))
         too_large = _U32(size >= _U32(0x477FF000)) & _U32(size < _INFINITE)  # from 65520 on, the nearest is infinite

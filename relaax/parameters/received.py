@@ -41,7 +41,7 @@ class ReceivedTarget:
         self.reset(wanted=False)
 
     def reset(self, *, wanted: bool) -> None:
-        """Drop everything, because the worker registers and a new incarnation has new generations.
+        """Drop the target network and its generation, because a new incarnation has new generations.
 
         `wanted`: whether the worker trains, and so needs the target network.
         """
@@ -65,18 +65,18 @@ class ReceivedTarget:
         return generation != self._held
 
     def refreshed(self, answers: _Answers, identity: pb.PullRequest) -> FlatVector | None:
-        """Return the target network, after fetching it if shard 0 has another one. Raises what `fetch` raises."""
+        """Return the target network. Fetch it first if shard 0 has another generation. Raises what `fetch` raises."""
         if self.note_generation(answers) and self._wanted:
             self.fetch(identity)
         return self.vector
 
     def fetch(self, identity: pb.PullRequest) -> None:
-        """Fetch the target network from all shards, in one generation.
+        """Fetch the target network from all shards, with the same generation of all parts.
 
         A shard with an older generation copies its parameters when a request names the newest one. If shard 0 advances
         meanwhile, the shards are pulled again. If a shard stays ahead of shard 0, a worker has sent it a false
-        generation; its copy is used until shard 0 has advanced as far. Raises IncarnationEnded, TrainingEnded,
-        ParameterServerUnavailable after the bounded wait, and ParameterServerError.
+        generation. The copy of that shard is used until shard 0 has the same generation. Raises IncarnationEnded,
+        TrainingEnded, ParameterServerUnavailable after the bounded wait, and ParameterServerError.
         """
         try:
             self._call.retry(_GenerationsDiffer, self._fetch_now, identity)
@@ -88,7 +88,7 @@ class ReceivedTarget:
             ) from None
 
     def _fetch_now(self, identity: pb.PullRequest) -> None:
-        """Pull up to `_FETCHES` times without a pause: a shard rarely advances between two answers twice in a row."""
+        """Pull until the generations agree, at most `_FETCHES` times. No pause: they rarely differ twice in a row."""
         for _ in range(_FETCHES):
             self._pull_parts(identity)
             generations = {generation for generation, _ in self._parts.values()}

@@ -51,7 +51,7 @@ class SharedMemory(MemoryConnection):
     def ask(self, request: Carrier[pb.PushRequest] | pb.PullRequest, timeout: float) -> bool:
         """Send a request with a timeout in seconds. Its vector is copied to `gradient` unless it is already there.
 
-        Always returns True. Raises NoSharedMemory.
+        Always returns True, which tells `MemoryCall` that the request fits. Raises NoSharedMemory.
         """
         message, data = (request.message, request.data) if isinstance(request, Carrier) else (request, b"")
         vector = memoryview(data).nbytes
@@ -101,7 +101,7 @@ class SharedMemory(MemoryConnection):
 
 
 class _MemoryMethod:
-    """A stub method that uses shared memory while it works, and then gRPC."""
+    """A stub method that uses shared memory, or gRPC if shared memory fails."""
 
     def __init__(self, transport: MemoryTransport[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
         self._transport, self._memory, self._by_grpc = transport, memory, by_grpc
@@ -169,7 +169,7 @@ class ShardClient:
         return self.transport.connection
 
     def register(self, request: pb.RegisterRequest) -> Call:
-        """Return the call that registers the worker. Pushes are numbered from 1 again, and no parameters are known."""
+        """Return the call that registers the worker. Restarts push numbers at 1, and clears the version."""
         self.transport.set_offer(None)
         self._worker_id = request.worker_id
         self._push_id = 0
@@ -260,7 +260,7 @@ class ShardClient:
         return vector
 
     def vector(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """Return the vector of the shard's range: read-only float32 [size]. It is a view of a response in float32.
+        """Return the vector of the shard's range: read-only float32 [size]; a view if the response has float32.
 
         Raises ParameterServerError if its length is wrong.
         """
@@ -288,7 +288,7 @@ class ShardClient:
             self._channel = None
 
     def _open(self) -> CarrierStub:
-        """Return a stub on a new channel. The limit of its messages is what the shard's range needs."""
+        """Return a stub on a new channel, whose message limit fits the shard's range."""
         if self._channel is not None:
             self._channel.close()
         self._channel = open_channel(self.target, message_bytes(self.size))

@@ -14,7 +14,7 @@ _Status = TypeVar("_Status", bound="TrainingStatus")
 class TrainingStatus:
     """The state of a training. Its fields are those of the message `GetStatusResponse`, which documents them.
 
-    None: the message does not have the field.
+    A field is None if the message does not have it.
     """
 
     incarnation: int = 0

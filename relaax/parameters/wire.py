@@ -23,7 +23,7 @@ from relaax.rlx.wire.varint import varint
 M = TypeVar("M", bound=Message)
 
 ALIGNMENT = 16
-"""Bytes. A vector begins at a multiple of it in its message, so that it can be used without a copy."""
+"""Alignment of a vector within its message, in bytes, so that the vector can be used without a copy."""
 
 _PADDING = "padding"
 _MAX_FIELDS = 256
@@ -36,7 +36,7 @@ _NO_BYTES = memoryview(b"")
 class Carrier(Generic[M]):
     """A message without its long field, and the content of that field: contiguous bytes or an array.
 
-    After reading, `data` is a memoryview of bytes. Before writing, do not change `data` until it is written.
+    After reading, `data` is a memoryview of bytes. Do not change `data` before the message is written.
     """
 
     message: M
@@ -96,7 +96,7 @@ class LongMessageWire(Generic[M]):
     def _last_field(self, data: bytes) -> tuple[int, int] | None:
         """Return the positions of the long field and of its bytes if it is the last of at most `_MAX_FIELDS` fields.
 
-        Else return None. That includes malformed bytes, for which protobuf's parser raises the better error.
+        Else return None. Malformed bytes also return None, because protobuf's parser raises a better error for them.
         """
         at, end = 0, len(data)
         try:

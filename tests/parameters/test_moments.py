@@ -111,7 +111,7 @@ def test_samples_beyond_the_limit_are_clamped_and_mergeable(largest: float) -> N
 def test_moments_out_of_range_are_not_merged(edge: Moments) -> None:
     some = Moments.of([[1], [3]])
     for first, second in ((edge, some), (some, edge), (Moments.zeros(1), edge), (edge, edge)):
-        with pytest.raises(MomentsOutOfRange, match="which are too large"):
+        with pytest.raises(MomentsOutOfRange, match="are too large"):
             first.merged(second)
 
 
