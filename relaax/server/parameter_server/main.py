@@ -40,7 +40,7 @@ def serve(configuration: Configuration) -> int:
         _log.error("the last checkpoint could not be written to its location: this machine keeps it for the next start")
         return 1
     why = server.save_error
-    _log.error("the last checkpoint could not be written: %s; updates since the checkpoint before it are lost", why)
+    _log.error("the last checkpoint could not be written: %s; updates since the previous checkpoint are lost", why)
     with contextlib.suppress(OSError):
         print(f"relaax-parameter-server last checkpoint failed: {why}", flush=True)  # for `relaax run`
     return 1

@@ -262,7 +262,7 @@ def test_statistics_of_a_snapshot_are_restored_exactly() -> None:
     copy.restore(snapshot)
     copy.push(push(2, statistics=samples_of(5)))
     assert merged(copy) == merged(tested)
-    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, in the checkpoint \{'a': 1\}"):
+    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, but \{'a': 1\} in the checkpoint"):
         shard(statistics={"a": 2}).restore(snapshot)
 
 

@@ -240,7 +240,7 @@ def test_checkpoint_with_other_statistics_is_refused(tmp_path: Path) -> None:
     assert set(checkpoint.parts["shard-0"]) == {"parameters"}
     with (
         running(ONE) as fresh,
-        pytest.raises(ModelRefused, match=r"statistics are \{'a': 1\}, in the checkpoint \{\};"),
+        pytest.raises(ModelRefused, match=r"statistics are \{'a': 1\}, but \{\} in the checkpoint;"),
     ):
         fresh.core.resume(checkpoint, fingerprint())
     with running(directory=tmp_path) as again:

@@ -60,7 +60,7 @@ def open_manager(
 
 
 def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
-    """Return the spool for the last checkpoint, after delivery of the checkpoint that an earlier process left in it.
+    """Deliver the checkpoint that an earlier process left in the spool. Return the spool for the last checkpoint.
 
     Return None if checkpoints are in a folder, or if several shards write a part each. Raises StoreError and
     LeaseWaitInterrupted.
@@ -93,7 +93,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
         warn_of_versions(store)
         names = [name for name in store.list() if newest_number([name])]
     except StoreUnavailable as error:
-        _log.warning("the metrics in S3 cannot be listed, and are copied later: %s", error)
+        _log.warning("the metrics in S3 cannot be listed; new metrics are copied when S3 is available: %s", error)
     folder = Path(section.metrics_dir or closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
     if names:  # new files must sort after those in the store
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
 
 
 def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: CheckpointManager, ends: EndRequests) -> int:
-    """Resume from the newest checkpoint, if there is one. Return how many checkpoints its location has had."""
+    """Resume from the newest checkpoint, if there is one. Return the checkpoint's number, else 0."""
     parts = partial(parts_for, position=core.position)
 
     def use(checkpoint: Checkpoint) -> None:

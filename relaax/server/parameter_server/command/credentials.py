@@ -11,7 +11,7 @@ from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
 JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"
-"""The method of shards, whose stream has no time limit."""
+"""The method that shards call to join shard 0. Its stream has no time limit."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 _OF_WORKERS = frozenset(
     f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods if method.name != "GetStatus"

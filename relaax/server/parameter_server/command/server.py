@@ -81,7 +81,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
     Family(
         "actor_staleness",
-        "mean staleness of the parameters that workers without gradients act by, in versions",
+        "mean staleness of the parameters of workers that push no gradients, in versions",
         lambda v: v.status.mean_actor_staleness,
     ),
     Family("learning_rate", "learning rate by the schedule at the global step", lambda v: v.status.learning_rate),
@@ -112,7 +112,10 @@ def status_server(
     offers: SharedMemoryOffers,
     checkpointer: Checkpointer | None,
 ) -> StatusServer:
-    """Return a status server that is bound to `address` but not started. `calls`: by transport. Raises AddressError."""
+    """Return a status server that is bound to `address` but not started. Raises AddressError.
+
+    `calls`: counters of calls by transport.
+    """
     meter = PortMeter(port, calls, offers)
 
     def view() -> StatusSample:
@@ -135,10 +138,10 @@ SWEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of the end, in seconds.
+    """Durations of the shutdown, in seconds.
 
     After the end of training, the server stays for at least `linger` and at most `grace`, so that workers learn of the
-    end. When it stops, calls in flight have `drain`.
+    end. When it stops, calls in flight have `drain` seconds to end.
     """
 
     grace: float = 10.0
@@ -147,10 +150,10 @@ class Timing:
 
 
 class Server:
-    """A server of `core` at `address`, until `ends` has a first reason: a signal, or the end of training.
+    """A server of `core` at `address` that runs until `ends` has a reason, such as a signal or the end of training.
 
     `parameters` limits the length of messages: the vector's length if it is known, else the maximum. `coordinator`:
-    the coordination with other shards; by default there are none.
+    the coordination with other shards; by default, there are no other shards.
     """
 
     def __init__(
@@ -276,5 +279,5 @@ class Server:
 
     @property
     def refusal(self) -> str:
-        """The reason why shard 0 refuses this shard, or cannot continue itself, if that ended this server."""
+        """The error that ended this server: refusal by shard 0, or no usable checkpoint on shard 0. Else empty."""
         return self._coordinator.refusal

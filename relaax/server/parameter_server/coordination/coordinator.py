@@ -90,5 +90,8 @@ class Alone(Coordinator):
 
 
 def may_save(reason: Reason) -> bool:
-    """Return whether to save a last checkpoint. A refused server was about to return to an earlier one."""
+    """Return whether to save a last checkpoint.
+
+    A superseded server may not. A refused server was about to drop its state and return to an earlier checkpoint.
+    """
     return reason not in (Reason.SUPERSEDED, Reason.REFUSED)

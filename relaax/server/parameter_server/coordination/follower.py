@@ -81,7 +81,7 @@ class Follower(Coordinator):
         return safe
 
     def request_release(self, seconds: float = LEAVING) -> bool:
-        """Ask shard 0 for a checkpoint and release, and wait at most `seconds`. Return whether the state is safe."""
+        """Ask shard 0 to save a checkpoint and release this shard in `seconds`. Return whether the state is safe."""
         if self._ended.is_set():
             return self._saved
         self._leaving = True
@@ -250,8 +250,9 @@ class Follower(Coordinator):
             access.open()
             self.on_serving(True)
         elif not access.release():
-            self._kept = None  # the snapshot was not taken while all shards held
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: the hold had expired before"
+            self._kept = None  # this shard may have applied updates before all snapshots were taken
+            answer.failure = pb.FAILURE_BROKEN
+            answer.sentence = f"{self._core.position}: the hold expired before the order to resume"
 
     def _write(
         self,

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 PREPARE = 10.0
 """Maximum seconds for a shard to allocate the memory of its snapshot."""
 LAST_HOLD = 30.0
-"""Maximum seconds for a shard to stop for the last checkpoint, when workers do not wait."""
+"""Maximum seconds for a shard to stop updates for the last checkpoint. No worker waits for it."""
 
 
 class Barrier:
@@ -55,7 +55,7 @@ class Barrier:
         """Number of the last attempted cut."""
 
     def has_changed(self, saved: tuple[object, ...]) -> bool:
-        """Return whether any shard has changed since the states `saved`, without hold or copy. Raises ShardLost."""
+        """Return whether any shard has changed since the states `saved`. Updates continue. Raises ShardLost."""
         mark = self._core.mark()
         if mark is None or (mark,) != saved[:1]:
             return True
@@ -73,7 +73,7 @@ class Barrier:
         self._core.prepare()
 
     def cut(self, closing: str) -> tuple[ModelState | None, list[pb.Answer]]:
-        """Return shard 0's state and the other shards' answers, of one moment.
+        """Cut the states of all shards at one moment. Return shard 0's state and the other shards' answers.
 
         `closing`: why updates stop permanently; empty if they resume. Raises ShardLost and CheckpointLate.
         """
@@ -312,7 +312,7 @@ class Leader(Coordinator):
             self._restore(changes)
 
     def _close(self, sentence: str) -> None:
-        """Stop serving on all shards. At the end, the shards stay joined for the last checkpoint."""
+        """Stop serving on all shards. While `_closing` is set, a last checkpoint can still be cut."""
         if not self._closing:
             self._served = None
         self.on_serving(False)

@@ -201,7 +201,7 @@ class Members(pb_grpc.CoordinationServiceServicer):
         if taken:
             context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{member} has already joined from another process")
         if other is not None:
-            other.disconnect()  # its old stream broke, which the shard noticed first
+            other.disconnect()  # the shard noticed before shard 0 that the old stream broke
         _log.info("%s has joined shard 0", member)
         self._on_change()
 

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 MAX_KEPT = 2**20
 """Maximum number of indices kept for absent sessions. Beyond it, the longest absent sessions lose their indices."""
 MAX_RANGES = 16
-"""Maximum number of ranges of a session. Instead of more, it gets a single new range."""
+"""Maximum number of ranges of a session. A session that needs more gets one new range instead of its ranges."""
 
 
 class Indices(Sequence[int]):
@@ -113,7 +113,7 @@ class ActorTable:
     def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
         """Restore what `as_json` returned. All sessions are absent.
 
-        Sessions with invalid ranges, such as an index of two sessions, are dropped.
+        Sessions with invalid ranges, such as an index that two sessions have, are dropped.
         """
         self._gaps, self._end = [], 0
         found = {session: _ranges(indices) for session, indices in sessions.items()}
@@ -201,7 +201,7 @@ def _ranges(indices: Sequence[Any]) -> list[range]:
 
 
 HOLD = 10.0
-"""Seconds for which a session holds the ranks of its removed worker, so that a reconnection does not move others."""
+"""Seconds for which a session holds the ranks of its removed worker, so that a reconnection changes no other ranks."""
 
 
 @dataclass(slots=True)
@@ -215,10 +215,9 @@ class _Seat:
 class ActorRanks:
     """Ranks of the environments of training workers, from 0 to `count` - 1, in the order of their actor indices.
 
-    Actor indices have gaps, because absent sessions and exploit workers have some too. Ranks have no gaps. An actor's
-    position among all actors, such as its exploration rate in Ape-X, is determined by its rank. A removed worker holds
-    its ranks for `hold` seconds. If its session registers another worker meanwhile, that worker gets them. Not
-    thread-safe.
+    Actor indices have gaps, because absent sessions and exploit workers have indices too. Ranks have no gaps. An
+    algorithm can use an actor's rank, for example to choose its exploration rate in Ape-X. A removed worker holds its
+    ranks for `hold` seconds. If its session registers another worker meanwhile, that worker gets them. Not thread-safe.
     """
 
     def __init__(self, hold: float = HOLD, clock: Callable[[], float] = time.monotonic) -> None:

@@ -159,7 +159,7 @@ class ParameterServerCore:
             self._save_error = ""  # the state that could not be saved is dropped
             self._was_finished_at_start = (
                 self._was_finished_at_start and self.finished
-            )  # from an older checkpoint, training continues
+            )  # if the checkpoint is older than the end of training, training continues
             for worker_id in self.registry.clear():
                 self.periodic_metrics.remove_worker(worker_id)
                 self.metrics.forget(worker_id)

@@ -17,7 +17,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 
 
 class Rates:
-    """Rates of counters: their growth between two calls per second."""
+    """Rates of counters: their growth per second between two calls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ ACT = "latency/act_ms"
 
 
 class PeriodicMetrics:
-    """Metrics from reports, which all threads add, as scalars for one writer."""
+    """Metrics of workers: all threads add reports, and one writer reads them as scalars."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -74,9 +74,9 @@ class PeriodicMetrics:
         return {**values, **self._of_this_process(values)} if values else {}
 
     def act_ms(self) -> tuple[float | None, float | None]:
-        """Return the median and 99th percentile of the time of an answer in ms, as last written.
+        """Return the median and 99th percentile of the time of an answer to a client, in ms, as last written.
 
-        Without a writer, they are of the time since an earlier call.
+        Without a writer, calls of this method compute them, at most every `INTERVAL` seconds.
         """
         if self._due is None:
             now = self._clock()
@@ -105,7 +105,7 @@ class WorkerActivity:
     env_steps: int = 0
     episodes: int = 0
     act_ms: float | None = None
-    """Median of the last report that had a histogram of it."""
+    """Median time of an answer to a client, in ms, from the last report that had its histogram."""
     _returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
     def add_report(self, report: pb.MetricsReport, env_steps: int) -> None:

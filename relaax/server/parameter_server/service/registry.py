@@ -43,7 +43,7 @@ class RegisteredWorker:
     last_call: float = 0.0
     session: str = ""
     is_new: bool = False
-    """Whether the session is new with this worker, which has only registered so far."""
+    """Whether this worker began the session and has not called since it registered."""
     is_lost: bool = False
     """Whether its connection has ended without deregistration, and it has not called since."""
     origin: WorkerOrigin = UNKNOWN_ORIGIN
@@ -119,7 +119,7 @@ class Registry:
             return worker
 
     def record_call(self, worker_id: str, deregisters: bool = False) -> RegisteredWorker | None:
-        """Record a call of a worker and return the worker; None if it is unknown. `deregisters`: it is a Leave call."""
+        """Record a call of a worker, or its deregistration. Return the worker; None if it is unknown."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
@@ -212,7 +212,7 @@ class Registry:
     def _end_session(self, worker: RegisteredWorker, expired: bool = False) -> None:
         """Disconnect the session of a removed worker if it has no other workers.
 
-        A session that has only registered does not keep indices; otherwise many of them would occupy all indices.
+        A session that has only registered does not keep indices; otherwise many such sessions would occupy all indices.
         """
         with self._actors_lock:
             workers = self._session_workers.get(worker.session, set())

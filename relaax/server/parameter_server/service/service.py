@@ -123,9 +123,7 @@ def check_report(report: pb.MetricsReport) -> None:
             check_name(histogram.name)
             buckets, counts = histogram.buckets, histogram.counts
             if len(buckets) != len(counts):
-                raise ValueError(
-                    f"histogram {histogram.name!r} has {len(buckets)} buckets, but {len(counts)} counts, not as many"
-                )
+                raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets, but {len(counts)} counts")
             if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
                 raise ValueError(f"histogram {histogram.name!r}: buckets must be from {LOWEST} to {HIGHEST}")
         for gauge in report.gauges:
@@ -137,7 +135,7 @@ def check_report(report: pb.MetricsReport) -> None:
 
 
 class ParameterService:
-    """The requests of workers to a `ParameterServerCore`. Each method raises ServiceError if it refuses a request.
+    """The handler of workers' requests. Each method raises ServiceError if it refuses a request.
 
     Long vectors are sent next to their messages: see `relaax.parameters.wire`.
     """

@@ -72,7 +72,7 @@ def authenticate_worker(
 ) -> tuple[str, SharedVector]:
     """Authenticate a worker until `deadline` by the monotonic clock.
 
-    Return its id and the memory that it writes gradients to, as long as the shard's vector. Raises OSError, and
+    Return its id, and memory for its gradients that has the length of the shard's vector. Raises OSError, and
     BrokenFrame if it is not a registered worker or its proof is wrong.
     """
     hello = receive_hello(frames, offers, deadline)
@@ -80,7 +80,9 @@ def authenticate_worker(
     if model is None or core.registry.record_call(hello.worker_id) is None:
         raise send_refusal(frames, grpc.StatusCode.NOT_FOUND, "the worker is not registered any more")
     if hello.requested_bytes != _NUMBER_BYTES * model.shard.size:
-        raise BrokenFrame(f"memory of {hello.requested_bytes} bytes was asked for, for {model.shard.size} numbers")
+        raise BrokenFrame(
+            f"the worker requested memory of {hello.requested_bytes} bytes, not of {_NUMBER_BYTES * model.shard.size}"
+        )
     return hello.worker_id, send_memory(frames, hello, model.shard.size, core.shared)
 
 

@@ -1,4 +1,4 @@
-"""Merge the samples of all workers, except clients whose samples are outliers."""
+"""The merged samples of all workers, except clients whose samples are outliers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from relaax.server.parameter_server.shard.state import Statistics
 _log = logging.getLogger(__name__)
 
 OUTLYING = 100.0
-"""A client is an outlier if the root mean square of its samples, in one of their elements, is more than this times the
-median over the clients, or than this where the median is below 1.
+"""Limit of the root mean square of a client's samples, as a multiple of the median over the clients.
+
+Each element of the samples has its own limit. A median below 1 counts as 1. A client that exceeds the limit in one
+element is an outlier.
 """
 JUDGES = 3
 """Minimum number of clients for a comparison. With only two, it is unknown which one is wrong."""
@@ -28,7 +30,7 @@ PROVEN = 1000
 The first steps of episodes may have small values.
 """
 COMPARED_CLIENTS = 64
-"""Maximum number of clients with separate sums. Beyond it, the samples of the least recent client are merged."""
+"""Maximum number of clients with separate sums. Beyond it, the least recent client loses its separate sums."""
 REFRESH = 256
 """Number of pushes with samples after which clients are compared again."""
 CHECK_PUSHES = 7
@@ -38,8 +40,9 @@ CHECK_PUSHES = 7
 class MergedStatistics:
     """The moments of each client, and the merged moments of all clients except outliers. Not thread-safe.
 
-    A client is compared by all of its samples. Its samples are included again when their mean square is within the
-    limit, which follows the other clients. Samples from a checkpoint are compared in the same way.
+    A client is compared by all of its samples. An outlier's samples are included again when their mean square is within
+    the limit. The limit changes with the samples of the clients. Samples from a checkpoint are compared in the same
+    way.
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
@@ -95,7 +98,7 @@ _PUSHES_OF_EACH = 32  # pushes per client between two comparisons, whose cost gr
 
 
 class _Samples:
-    """Sums over the samples of one client, relative to the mean of the first ones: a large mean loses no precision."""
+    """Sums over a client's samples, relative to the mean of its first push, so that a large mean costs no precision."""
 
     def __init__(self, moments: Moments) -> None:
         self.count = moments.count
@@ -124,7 +127,7 @@ class _Samples:
 
     @property
     def is_proven(self) -> bool:
-        """Whether only clients with as many samples are compared with this one."""
+        """Whether this client has enough samples to be compared only with clients that have as many."""
         return self.count >= PROVEN
 
     @property

@@ -55,7 +55,7 @@ def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[
 
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
-"""Slots that must not be negative, because optimizers take their roots or divide by terms with them as exponents."""
+"""Slots that must not be negative, because optimizers use them in square roots or as exponents."""
 _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
@@ -119,7 +119,8 @@ def errors_as_damaged(what: str) -> Iterator[None]:
 def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Checkpoint) -> Snapshot:
     if (described["start"], described["end"]) != own:
         raise Damaged(
-            f"a shard of elements {own[0]} to {own[1]} has a part of {described['start']} to {described['end']}"
+            f"the part of a shard with elements {own[0]} to {own[1]} has elements {described['start']} to "
+            f"{described['end']}"
         )
     arrays = checkpoint.parts[described["part"]]
     slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
@@ -171,7 +172,8 @@ def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count:
     generation, whole = restored_generation(shards, _counters_of_shard_0(shards, count), shard.target_interval)
     if not whole:
         _log.info(
-            "checkpoint %s has no target network: it starts as a copy of the parameters", checkpoint.checkpoint_id
+            "checkpoint %s has no complete target network: the target network starts as a copy of the parameters",
+            checkpoint.checkpoint_id,
         )
         return TargetCopy(generation, parameters)
     vector = vector_range(checkpoint, TARGET, shard.start, shard.start + shard.size)

@@ -330,17 +330,19 @@ class Shard:
         """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(
-                f"the shard has {self.size} parameters, but its part of the checkpoint {len(snapshot.parameters)}"
+                f"the shard has {self.size} parameters, but its part of the checkpoint has {len(snapshot.parameters)}"
             )
         ours, theirs = (
             {name: moments.size for name, moments in statistics.items()}
             for statistics in (self._statistics.merged, snapshot.statistics)
         )
         if ours != theirs:
-            raise ValueError(f"the lengths of the statistics are {ours}, in the checkpoint {theirs}")
+            raise ValueError(f"the lengths of the statistics are {ours}, but {theirs} in the checkpoint")
         target = snapshot.target or TargetCopy(0, snapshot.parameters)
         if target.vector.shape != (self.size,):
-            raise ValueError(f"the shard has {self.size} parameters, the checkpoint's target {len(target.vector)}")
+            raise ValueError(
+                f"the shard has {self.size} parameters, but the checkpoint's target network has {len(target.vector)}"
+            )
         with self._lock:
             self._optimizer.restore(snapshot.slots)
             if self._target is not None:

@@ -67,7 +67,7 @@ class Segments:
         return array
 
     def find(self, array: FlatVector) -> Segment | None:
-        """Return the segment whose whole vector `array` is or views; None for memory of this process."""
+        """Return the segment that holds exactly the elements of `array`; None for memory of this process."""
         segment = self._at.get(_address(array))
         return segment if segment is not None and segment.size == array.size else None
 

@@ -1,4 +1,4 @@
-"""The state of a shard: its counters, its ledger of pushes, and snapshots of all of it."""
+"""The state of a shard: its counters, its ledger of pushes, and snapshots of the whole state."""
 
 from __future__ import annotations
 

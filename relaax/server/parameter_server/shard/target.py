@@ -15,11 +15,11 @@ GENERATION = "target_generation"
 """Name of the generation in the description of a shard in a manifest."""
 
 MAX_AHEAD = 8
-"""Generations by which one message of a worker can advance another shard than shard 0."""
+"""Maximum generations by which one message of a worker advances a shard other than shard 0."""
 
 
 class TargetNetwork:
-    """The newest copy, and the schedule of the next one. Not thread-safe.
+    """The newest copy of the parameters, and the schedule of the next copy. Not thread-safe.
 
     On shard 0, the generation increases by one for each multiple of the interval that its counters pass. The other
     shards copy when they receive a newer generation, so the generations of all shards agree. `copy` is a snapshot of
@@ -42,7 +42,7 @@ class TargetNetwork:
             self._copied_at = self._counted(counters)
 
     def advance_to(self, generation: int, parameters: Vector) -> None:
-        """Copy the parameters if this generation, which a worker reports of shard 0, is newer. No effect on shard 0.
+        """Copy the parameters if this generation of shard 0, reported by a worker, is newer. No effect on shard 0.
 
         A worker may report a false generation, and then the next copy is due only after the true generation has passed
         it. Therefore one message advances the generation by at most `MAX_AHEAD`. If a shard is further behind, the next
@@ -75,11 +75,11 @@ class TargetNetwork:
 def restored_generation(
     shards: Sequence[Mapping[str, Any]], counters: Counters, interval: TargetInterval
 ) -> tuple[int, bool]:
-    """Return the restored generation, the same on every shard, and whether all parts have that one target network.
+    """Return the restored generation, the same on every shard, and whether the parts have one complete target network.
 
-    `shards` are the manifest's descriptions of all shards, `counters` the restored counters of shard 0. If the parts
-    were written between the copies of two shards, or without a target network, they do not have one. Then the target
-    network is a copy of the restored parameters.
+    `shards` are the manifest's descriptions of all shards, `counters` the restored counters of shard 0. If one shard
+    had copied its parameters and another had not, or a part has no target network, the target network is incomplete.
+    Then it is replaced by a copy of the restored parameters.
     """
     stored = [shard.get(GENERATION) for shard in shards]
     known = [generation for generation in stored if generation is not None]

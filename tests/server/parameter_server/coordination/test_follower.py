@@ -114,7 +114,7 @@ def test_hold_without_a_resume_expires(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = leader.order(resume=pb.Resume())
         assert (answer.failure, answer.sentence) == (
             pb.FAILURE_BROKEN,
-            "shard 1 of 2: the hold had expired before",
+            "shard 1 of 2: the hold expired before the order to resume",
         )
 
 
