@@ -44,7 +44,7 @@ _OF_TABLES: tuple[tuple[str, str, Callable[[TableStatistics], float]], ...] = (
     ("overruns_total", "items whose insert was forced after its maximum wait", lambda t: t.overruns),
     ("duplicates_total", "repeated inserts, which change nothing", lambda t: t.duplicates),
     ("stale_updates_total", "priority updates of evicted items", lambda t: t.stale_updates),
-    ("sample_age", "items inserted after a sampled item, mean of recent samples", lambda t: t.mean_age),
+    ("sample_age", "mean number of items inserted after a sampled item, of recent samples", lambda t: t.mean_age),
 )
 _TRANSPORTS = "answered inserts and samples, by transport"
 _CONNECTIONS = "writers and samplers connected by shared memory"

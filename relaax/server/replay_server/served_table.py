@@ -25,8 +25,10 @@ from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 LONGEST_WAIT = 1.0
 """Maximum seconds for which a call waits for the limiter."""
 MAX_WAITING_CALLS = 24
-"""Maximum number of inserts that wait at a time, and of samples. Further calls return at once, so that threads stay
-free, and the caller retries."""
+"""Maximum number of inserts that wait at the same time. Samples have the same limit.
+
+Further calls return at once, so that threads stay free, and their callers retry.
+"""
 MAX_WRITERS = 4096
 """Maximum number of known writers of a table; beyond it the longest silent one is removed."""
 SILENT_SECONDS = 15.0
@@ -151,7 +153,7 @@ class ServedTable:
         )
 
     def insert(self, insert: WriterInsert, slots: WaitSlots) -> InsertAnswer:
-        """Insert when the limiter allows it. Raises InvalidRequest and MemoryExhausted, without a change."""
+        """Insert if the limiter allows it in time. Raises InvalidRequest and MemoryExhausted without inserting."""
         self._touch_writer(insert.writer)
         with value_errors_as_invalid_request():
             force = insert.leaving or (insert.force and self._clock() - self._last_sample >= UNDRAWN_SECONDS)
@@ -176,7 +178,7 @@ class ServedTable:
     def sample(
         self, count: int, wait: float, slots: WaitSlots, out: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> Sample | None:
-        """Draw items when the limiter allows it; return None if it does not yet. Raises InvalidRequest.
+        """Draw items. Return None if the limiter does not allow it in time. Raises InvalidRequest.
 
         out: see `Table.sample`.
         """
@@ -259,8 +261,8 @@ class ServedTable:
     def _remove_silent_writer(self, seconds: float) -> bool:
         """Remove the longest silent writer if it was silent for `seconds`. Return whether it was removed."""
         with self._lock:
-            name, heard = next(iter(self._writers.items()), ("", self._clock()))
-            if not name or self._clock() - heard < seconds:
+            name, last_insert = next(iter(self._writers.items()), ("", self._clock()))
+            if not name or self._clock() - last_insert < seconds:
                 return False
             del self._writers[name]
         self._table.remove_writer(name)

@@ -31,7 +31,7 @@ GIGABYTE = 1e9
 SHARED_PART = 1 / 4
 """Bytes that local callers may share with a server, per byte of its tables."""
 LEAST_SHARED = MAX_MESSAGE
-"""Minimum of these bytes: the longest sample."""
+"""Minimum number of these bytes, so that the longest sample fits."""
 
 
 def table_bytes(settings: ReplayServerSection, available: float) -> float:
@@ -273,7 +273,7 @@ class ReplayService:
 
 
 def _table_of_largest_owner(tables: Sequence[ServedTable], owner: str, needed: int) -> ServedTable | None:
-    """Return the first table of the client that uses most memory; None if `owner` uses as much with `needed` more."""
+    """Return the first table of the client that uses most memory; None if `owner` would use as much."""
     shares = Counter[str]()
     for table in tables:
         shares[table.owner] += table.bytes
