@@ -298,7 +298,7 @@ SERVER_ERRORS = (
     planted(
         "silent-too-soon",
         "a writer is removed regardless of its last insert",
-        [(SERVED_TABLE_PY, "if not name or self._clock() - heard < seconds:", "if not name:")],
+        [(SERVED_TABLE_PY, "if not name or self._clock() - last_insert < seconds:", "if not name:")],
         SERVED_TABLE,
     ),
     planted(
