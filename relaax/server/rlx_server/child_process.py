@@ -19,7 +19,7 @@ NO_DESCRIPTOR = -1
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that terminals and process managers send to the whole process group.
 
-Only the server acts on them. Children ignore them. A new process has them blocked until it ignores them.
+Only the server acts on them. Children ignore them. In a new process they are blocked until it ignores them.
 """
 
 

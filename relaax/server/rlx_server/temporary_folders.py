@@ -22,7 +22,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 PREFIX = "relaax-rlx-workers-"
-"""All versions with this prefix lock their folders while they use them."""
+"""Prefix of the folders' names. Every version that uses this prefix locks its folder, so unlocked ones are unused."""
 _ATTEMPTS = 4
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

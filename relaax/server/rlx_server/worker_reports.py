@@ -1,11 +1,12 @@
 """Reports of a worker to its server about its client: admitted, welcomed, proved that it reads.
 
-Reports use a pair of sockets. If the worker closes its end earlier, its client was refused or has disconnected. The
-server tells the worker of an unproven client to end by closing its own end, and any worker by sending REVOKED.
+Reports use a pair of sockets. If the worker closes its end before it has sent PROVEN, its client was refused or has
+disconnected. The server tells the worker of an unproven client to end by closing its own end, and any worker by sending
+REVOKED.
 
 The server answers two reports: CLAIMS, the claim of a client's hello (see `clients.claims`), and RESUMED, sent by a
-worker that had to wait for its client. A waiting worker takes no room, so the server decides only then whether there
-is room.
+worker that had to wait for its client. A waiting worker takes no room, so the server decides after RESUMED whether
+there is room.
 """
 
 from __future__ import annotations

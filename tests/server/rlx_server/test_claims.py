@@ -237,7 +237,7 @@ def test_stuck_connection_is_logged_once(
         server.now = 1000.0 + seconds
         server.claims.check()
         assert server.claims.sample()["lab"]["stuck"] == stuck
-        assert caplog.text.count("client lab (127.0.0.1) does not read its answers, for 10 s by now") == stuck
+        assert caplog.text.count("client lab (127.0.0.1) does not read its answers: stuck for 10 s") == stuck
     server.now += 30.0
     server.claims.check()
     assert caplog.text.count("does not read") == 1, "the warning is logged once"

@@ -429,9 +429,9 @@ def test_stuck_client_is_logged_and_counted(serve, clients: ClientsFile) -> None
         half.init()
         message_bytes = half.connection.send(make_step(half.hello, observation=half.observation(0)))
         half.socket.sendall(message_bytes[:-1])
-        pattern = r"client lab \(127\.0\.0\.1\) does not read its answers, for \d+ s by now"
+        pattern = r"client lab \(127\.0\.0\.1\) does not read its answers: stuck for \d+ s"
         wait_until(lambda: re.search(pattern, server.stderr), "the log names the client that does not read", 60)
-        pattern = r"client room \(127\.0\.0\.1\) has sent part of a message, for \d+ s by now"
+        pattern = r"client room \(127\.0\.0\.1\) has sent part of a message: stuck for \d+ s"
         wait_until(
             lambda: re.search(pattern, server.stderr), "the log names the client that sent part of a message", 60
         )

@@ -115,7 +115,7 @@ class Claims:
         refusal = self._refusal(host, claim, client)
         if refusal is None and not self._free:
             refusal = ClaimRefusal(
-                ErrorCode.OVERLOADED, "this server has no free row for another connection: retry later", RETRY_SECONDS
+                ErrorCode.OVERLOADED, "too many connections are still closing: retry later", RETRY_SECONDS
             )
         totals = self._totals_of(claim.client)
         if refusal is not None:
@@ -233,7 +233,7 @@ class Claims:
             if self._should_log(name, "stuck", now):
                 reading, others = readings[first], len(pids) - 1
                 _log.warning(
-                    "%s %s, for %.0f s by now%s",
+                    "%s %s: stuck for %.0f s%s",
                     name_of(name, self._by_pid[first].host),
                     STUCK[int(reading.stuck_at)],
                     now - reading.stuck_since,
@@ -281,7 +281,10 @@ class Claims:
         return self._totals.setdefault(name, _Totals())
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of each client that the file names or that has had connections, by its name in metrics."""
+        """Return the figures of each client, by the client's label in metrics.
+
+        These are the clients of the file, and others that have had connections.
+        """
         now, found = self._clock(), {}
         connections, environments, stuck = Counter[str](), Counter[str](), Counter[str]()
         totals = {name: _Totals(t.steps, t.bytes, t.throttled_seconds, t.refusals) for name, t in self._totals.items()}

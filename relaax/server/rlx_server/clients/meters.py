@@ -18,9 +18,9 @@ from typing import NamedTuple
 from relaax.files import anonymous_file
 
 BURST_SECONDS = 1.0
-"""A client may use unused quota of this period later."""
+"""Seconds of unused quota that a client may use later."""
 PAUSE_STEP_SECONDS = 1.0
-_NUMBERS, _BYTES = 8, 8  # per row and bucket; per number
+_NUMBERS, _BYTES = 8, 8  # numbers in a row or bucket; bytes of a number
 _STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT, _DISCONNECT = range(7)
 _STEPS_RATE, _STEPS_NEXT, _BYTES_RATE, _BYTES_NEXT = range(4)
 

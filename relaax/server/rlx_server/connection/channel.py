@@ -103,7 +103,9 @@ class Channel:
         return event
 
     def decode(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Return the RLX bytes that `data` of the client completes, perhaps none. Send `to_send` in any case.
+        """Return the RLX bytes that the client's `data` completes, perhaps none.
+
+        Send `to_send` afterwards, even if this raises an error.
 
         Raises TlsFailed during the TLS handshake, PeerDisconnected if TLS fails later, and HttpRefused.
         """
@@ -121,7 +123,7 @@ class Channel:
         return self._websocket.decode(plain, limit)
 
     def to_send(self) -> bytes:
-        """Return pending bytes of the layers themselves for the client. Raises PeerDisconnected if TLS has failed."""
+        """Return the pending bytes of TLS and WebSocket themselves. Raises PeerDisconnected if TLS has failed."""
         own = b"" if self._websocket is None else self._websocket.to_send()
         if self._tls is None:
             return own
@@ -157,7 +159,7 @@ class TlsLayer:
         """Whether the peer has announced the end of its data."""
 
     def decode(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Return the decrypted bytes of `data`, perhaps none. Send `to_send` in any case.
+        """Return the decrypted bytes of `data`, perhaps none. Send `to_send` afterwards, even if this raises an error.
 
         Raises TlsFailed during the handshake, and PeerDisconnected after it.
         """
@@ -257,7 +259,7 @@ class WebSocketLayer:
     def decode(self, data: bytes | bytearray | memoryview, limit: int) -> bytes:
         """Return the RLX frames that `data` completes, perhaps none. `limit`: maximum length of a message, in bytes.
 
-        Raises HttpRefused. Send `to_send` in either case.
+        Raises HttpRefused. Send `to_send` afterwards, even if this raises an error.
         """
         if self._messages is not None:
             return self._messages.received(data, limit)

@@ -38,7 +38,7 @@ FINISH_SECONDS = 2.0
 CHECK_SECONDS = 0.1
 """Maximum delay until a worker detects that it must end, or that a deadline has passed."""
 VANISHED_SECONDS = 30
-"""Time without acknowledgements of probes or data until a client counts as disconnected."""
+"""A client counts as disconnected if it acknowledges neither probes nor data for this long."""
 DRAIN_BYTES = 4 * 2**20
 _TLS = b"\x16\x03"  # the start of a client's first record: a handshake, version 3
 
@@ -87,7 +87,7 @@ class Peer:
         self._poll, self._readable, self._stopping = _polling(sock, lifeline), _polling(sock), _polling(lifeline)
         self._reports = -1
         self.may_lose_place = False
-        """Whether the end of the descriptor of `watch_reports` raises PlaceReclaimed."""
+        """Whether `receive` raises PlaceReclaimed if the server closes its end of the report sockets."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._lock = threading.Lock()  # guards the state machine, sending, and the messages in _received
         self._received: deque[rlx.Message] = deque()  # while the worker was busy, or before an answer
@@ -113,7 +113,10 @@ class Peer:
         self._stop_heartbeat = threading.Event()
 
     def watch_reports(self, reports: int) -> None:
-        """Make `receive` raise Revoked if REVOKED arrives at `reports`, and PlaceReclaimed at its end."""
+        """Watch `reports`, the worker's end of the report sockets.
+
+        `receive` then raises Revoked if REVOKED arrives, and PlaceReclaimed if the server closes its end.
+        """
         self._reports, self.may_lose_place = reports, True
         os.set_blocking(reports, False)  # the heartbeat may have read it first
         self._poll.register(reports, select.POLLIN)
@@ -197,13 +200,14 @@ class Peer:
             raise PeerTimeout
 
     def _read(self, deadline: float) -> memoryview | None:
-        """Return some bytes, or None. The wait is a blocking read, because fast environments send soon.
+        """Return received bytes. Return None if a message is queued or no bytes have arrived yet.
 
-        The lifeline and the deadline are checked only at intervals, and when no data arrives.
+        It waits in a blocking read, because fast environments send soon. The lifeline and the deadline are checked at
+        intervals, and when no data arrives.
         """
         self._client_waiting_since = None  # the heartbeat does not read until these bytes are processed
         if self._is_receiving:
-            with self._lock:  # it began earlier, so its data precedes ours: wait for it
+            with self._lock:  # wait: the heartbeat began to read first, so its data is earlier
                 pass
         if self._received:
             self._client_waiting_since = time.monotonic()
@@ -321,7 +325,7 @@ class Peer:
                 self._received.append(event)
 
     def start_heartbeat(self, seconds: float) -> None:
-        """Start the heartbeat: ping the client if it may have waited for `seconds` / 2."""
+        """Start the heartbeat, which pings a client that may have waited for its answer for `seconds` / 2."""
         threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
 
     def _heartbeat(self, seconds: float) -> None:
@@ -347,7 +351,7 @@ class Peer:
                 if since is None or self._error is not None or time.monotonic() - since < BUSY_SECONDS:
                     return
                 self._receive_available()
-                if self._stream_ended:  # a reset follows if it has closed both directions
+                if self._stream_ended:  # if the client has closed both directions, TCP answers with RST
                     self._send(self.connection.send(rlx.Ping()))
                 ready = dict(self._stopping.poll(0))
                 self._raise_revoked(ready)

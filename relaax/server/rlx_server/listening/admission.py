@@ -26,7 +26,10 @@ SAMPLED_WORKERS = 8
 STALE_SECONDS = 5.0
 """A client that has waited this long and has closed its sending side is assumed to have disconnected."""
 NEW_SECONDS = 5.0
-"""A client that has waited less is new. In a crowd, new clients are served first, in order, then the newest others."""
+"""A client is new until it has waited this long.
+
+In a crowd, new clients are served first, in order of arrival. Then the others are served, the latest arrival first.
+"""
 FREE_PLACES, EXTRA_PLACES = 16, 16
 UNPROVEN_SECONDS = 2.0
 TURN_SECONDS = 0.4
@@ -118,8 +121,8 @@ class AdmissionQueue:
     """Connections that have sent a whole hello and wait for a worker. `clock` gives seconds.
 
     Without a crowd they are served in order of arrival. In a crowd (many unproven clients), the network with the fewest
-    unproven clients is served first, and in each network new connections first. In order of arrival alone, clients that
-    reconnect repeatedly would delay all others.
+    unproven clients is served first, and in each network new connections first. If a crowd were served in order of
+    arrival, clients that reconnect repeatedly would delay all others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -181,14 +184,14 @@ class UnprovenClients:
     The kernel buffers the welcome, so only the first `init` proves that the client has read it. If fewer than
     `FREE_PLACES` workers are unproven, this class has no effect. Otherwise there is a crowd:
 
-    - The first `FREE_PLACES` places are taken immediately, further places one every `TURN_SECONDS`. So a crowd costs
-      two or three processes a second, at any rate of reconnecting.
+    - The first `FREE_PLACES` places can be taken immediately, and one more every `TURN_SECONDS`. So a crowd starts two
+      or three processes a second, however often its clients reconnect.
     - If `EXTRA_PLACES` more places are taken, the oldest worker of the network with the most unproven workers is
       evicted after `UNPROVEN_SECONDS`.
     """
 
     def __init__(self, free: int = FREE_PLACES, clock: Callable[[], float] = time.monotonic) -> None:
-        """`free`: number of places that are taken immediately."""
+        """`free`: number of places that can be taken immediately."""
         self._free = free
         self._clock = clock
         self._admitted: dict[int, float] = {}  # pid -> start time; preparing the welcome
@@ -220,7 +223,10 @@ class UnprovenClients:
         self._network_of.pop(pid, None)
 
     def crowd(self, handshakes: int) -> Counter[str]:
-        """Return the number of unproven clients by network; empty if they and `handshakes` leave free places."""
+        """Return the number of unproven clients by network; empty while places are free.
+
+        `handshakes`: number of workers with undecided clients, which take places too.
+        """
         return Counter(self._network_of.values()) if self._taken(handshakes) >= self._free else Counter()
 
     def delay(self, handshakes: int) -> float:
@@ -239,7 +245,10 @@ class UnprovenClients:
         return self._eviction_candidate() if taken >= self._free + EXTRA_PLACES else None
 
     def choose_eviction(self) -> int | None:
-        """Return the worker to evict for a client, if one has exceeded UNPROVEN_SECONDS; this starts a new turn."""
+        """Return the worker to evict for a new client, and start a turn.
+
+        Return None before the next turn, and if no worker has exceeded UNPROVEN_SECONDS.
+        """
         now = self._clock()
         if self._next_turn > now or self._eviction_delay(now) > 0:
             return None
@@ -280,7 +289,7 @@ def refuse_blocked_address(sock: socket.socket, tls: bool) -> None:
 
 
 def refuse_overloaded(sock: socket.socket, why: str) -> None:
-    """Refuse a connection whose whole hello has arrived, in the client's codec, and close it.
+    """Refuse a connection whose whole hello has arrived, and close it. The error is in the client's codec.
 
     The hello is not decoded and its token is not checked.
     """

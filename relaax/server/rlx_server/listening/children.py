@@ -25,7 +25,7 @@ MAX_CLOSING = 16
 MAX_STALLED = 64
 """Maximum workers that wait for a client to complete TLS or WebSocket. Beyond it the oldest is killed."""
 STALL_SECONDS = 1.0
-"""Minimum time for each stalled worker: if MAX_STALLED wait, no other worker is started earlier."""
+"""Minimum time that a stalled worker gets. No worker is started that could replace a stalled one earlier."""
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class Child:
     refusing: bool
     """Whether the worker only sends its client a refusal."""
     stalled_since: float | None = None
-    """Time since which it waits for its client to complete TLS or WebSocket."""
+    """Time at which it began to wait for its client to complete TLS or WebSocket."""
     closing_since: float | None = None
-    """Time since which it waits for a client that is no longer served to close."""
+    """Time at which the worker stopped serving its client. Since then it waits for the client to close."""
     killed: bool = False
     """Whether the server has killed it."""
 
@@ -100,13 +100,13 @@ class Children:
 
     @property
     def handshakes(self) -> int:
-        """Number of workers that have neither admitted nor refused their client, without stalled workers."""
+        """Number of workers, except stalled ones, that have neither admitted nor refused their client."""
         undecided = (child for child in self._by_line.values() if child.stalled_since is None)
         return sum(child.pid not in self.unproven for child in undecided)
 
     @property
     def refusing(self) -> int:
-        """Number of these workers that only send a refusal."""
+        """Number of workers, except stalled ones, that only send a refusal."""
         return sum(child.refusing and child.stalled_since is None for child in self._by_line.values())
 
     @property
@@ -119,7 +119,7 @@ class Children:
     def crowded(self) -> bool:
         """Whether one more stalled worker could replace one that has waited less than STALL_SECONDS.
 
-        The worker of a whole hello does not stall.
+        A worker whose client has sent a whole hello does not stall, so it may be started in any case.
         """
         since = [child.stalled_since for child in self._by_line.values() if child.stalled_since is not None]
         if not since or len(since) + self.handshakes < MAX_STALLED:

@@ -9,8 +9,8 @@ How the server stays available to honest clients:
   beyond that number, the oldest is killed.
 - If there is no room for another worker, this process itself sends the refusal, unless the client uses TLS or
   WebSocket (see `refuse_overloaded`). So clients that retry on a full server cost other clients almost nothing.
-- A first frame of an impossible length also gets a process, which sends the refusal. Such connections are served after
-  all whole hellos, and use at most a quarter of the places.
+- A connection whose first frame has an impossible length also gets a process, which sends the refusal. Such connections
+  are served after all whole hellos, and use at most a quarter of the places.
 - Over TLS or WebSocket, a client must send more before its hello. A worker that waits for this takes no place. It is
   one of `children.MAX_STALLED`, and its admission is decided when the hello arrives. If there are many such workers,
   whole hellos are served first, then clients of the network with the fewest such workers.
@@ -108,9 +108,9 @@ class Listener:
         self._pending = PendingConnections(self._selector, handshake_timeout, authentication.tls is not None)
         self._authentication = authentication
         self._strikes = Strikes(max_failed_handshakes)
-        self._queue = AdmissionQueue()  # have sent a whole hello
+        self._queue = AdmissionQueue()  # connections that have sent a whole hello
         self._can_start_more = False  # whether another worker can be started immediately
-        self._malformed: deque[socket.socket] = deque()  # wait for a worker that refuses them
+        self._malformed: deque[socket.socket] = deque()  # connections that wait for a worker, which refuses them
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         places = UnprovenClients(max(FREE_PLACES, max_handshakes))
         self._claims = claims

@@ -1,10 +1,11 @@
 """Accepted connections whose hello has not arrived yet. This module peeks at their bytes and reads none.
 
 A connection costs only a descriptor until its whole hello is in the kernel's buffer. The first four bytes give the
-length of the hello, at most 64 KiB. So the kernel is asked (SO_RCVLOWAT) to wake the server at four bytes, then once
-the whole hello has arrived: a client that sends one byte a second does not wake the server. A connection whose first
-frame has an impossible length is passed on at once, to be refused. The first four bytes of a TLS connection (0x16 and a
-version) are such a length, so it is passed on as well.
+length of the hello, at most 64 KiB. The kernel wakes the server when these have arrived, and again when the whole hello
+has arrived (SO_RCVLOWAT). So a client that sends one byte a second does not wake the server for each byte.
+
+A connection whose first frame has an impossible length is passed on at once, to be refused. The first four bytes of a
+TLS connection (0x16 and a version) are an impossible length too, so it is also passed on.
 
 WebSocket begins with an HTTP request, which must arrive up to the end of its header, at most `MAX_REQUEST_BYTES`. The
 length of a request is not known in advance, so a connection whose request arrives in parts is checked at intervals.

@@ -1,9 +1,9 @@
 """The server's side of its status process, which serves the status port.
 
 The server must be able to fork, so it has one thread. The status server needs threads, so it is a separate process. It
-receives a sample as a line of JSON through a pipe, once a second. This module never waits and never raises: if the pipe
-is full, the rest of a line is sent a second later, and newer samples are dropped until then. If the status process
-dies, it is restarted.
+receives a sample as a line of JSON through a pipe, once a second. Sending a sample never waits: if the pipe is full,
+the rest of the line is sent a second later, and newer samples are dropped until then. If the status process dies, it is
+restarted.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Sample = Mapping[str, Any]
 
 
 def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
-    """Return the metric family of one figure. A label makes it a table, and the label `client` a table by client."""
+    """Return the family of the metric `relaax_rlx_server_NAME`. With a label, it has one value for each label value."""
     key = name.removesuffix("_total")
     by_client = label == "client"
 
@@ -57,14 +57,14 @@ FAMILIES = (
     _family("client_environments", "environments of admitted connections", "client"),
     _family(
         "client_stuck",
-        "connections that have waited for their client for ten seconds, in a message or an answer",
+        "connections that have waited for the client for ten seconds in the middle of a message",
         "client",
     ),
     _family("client_steps_total", "environment steps", "client"),
     _family("client_bytes_total", "bytes received and sent", "client"),
     _family("client_throttled_seconds_total", "seconds that quotas delayed connections", "client"),
     _family("client_refusals_total", "connections refused by quotas, or because the token was revoked", "client"),
-    _family("workers_memory_bytes", "total resident memory of all workers: shared memory counts for each"),
+    _family("workers_memory_bytes", "resident memory of all workers; shared memory counts in each"),
     _family("available_memory_bytes", "memory available to processes on this machine"),
 )
 
@@ -95,7 +95,7 @@ class Samples:
 
     @property
     def serving(self) -> bool:
-        """Whether the last sample reports it and is recent."""
+        """Whether the latest sample is recent and reports that the server is serving."""
         silent = time.monotonic() - self._received_at > SILENT_SECONDS
         return self._latest is not None and bool(self._latest["serving"]) and not silent
 

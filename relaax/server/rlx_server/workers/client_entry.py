@@ -97,7 +97,7 @@ class ClientAdmission:
             self._failed(str(error) or "it disconnected or timed out during the TLS handshake")
             return False
         self._failed(SPEAKS_TLS)
-        self._peer.channel.http_refusal = f"T{SPEAKS_TLS[1:]}, wss:// in a browser."
+        self._peer.channel.http_refusal = f"T{SPEAKS_TLS[1:]}, or use wss:// in a browser."
         with contextlib.suppress(RemoteProtocolError, HttpRefused):  # the message determines the codec of the error
             self._peer.receive(timeout)
         self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)

@@ -65,7 +65,7 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
 
 
 def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:
-    """Return a factory of parameters clients: of parameter servers or checkpoints. Raises ConfigurationError."""
+    """Return a factory of clients that read parameters from servers or checkpoints. Raises ConfigurationError."""
     if settings.checkpoint is None:
         servers = targets(settings)
         return lambda: make_client(settings, servers)

@@ -52,7 +52,7 @@ class EpisodeCounter:
         self.returns += rewards
 
     def set_start(self, first: Mask, now: float) -> None:
-        """Set the start time of episodes where `first`: they start later than the previous ones ended."""
+        """Set the start time of episodes where `first` (bool [N]), which start after the previous ones have ended."""
         self._started_at[first] = now
 
     def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
@@ -68,7 +68,7 @@ class EpisodeCounter:
 
 
 class AgentSession:
-    """The agent of a connection, called with the messages of both autoreset modes as `algorithm_base.StepResult`.
+    """The agent of a connection. Messages of both autoreset modes are converted to `algorithm_base.StepResult`.
 
     `connection` must have received each message before this object does. It records which environments are between
     episodes.
@@ -103,7 +103,7 @@ class AgentSession:
     def init(self, message: rlx.Init) -> rlx.Actions:
         """Start an episode in every environment and return its first actions.
 
-        The last transition of a reset needs this observation, so the agent gets the reset and this init as one step.
+        The transition before a reset needs this observation, so the agent gets the reset and this init as one step.
         """
         self.episode_ended = False
         self._episodes.start(message.partial, self._clock())

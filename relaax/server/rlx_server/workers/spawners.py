@@ -1,9 +1,9 @@
 """Spawners of worker processes: forked from the server, or new processes where forking is unsafe.
 
 A forked worker shares the modules that its server has imported. A spawned worker inherits its connection, its lifeline
-and its report socket, and reads its orders as JSON from an unnamed file. So no secret of the configuration appears in a
-process list, and the server need not wait for a reader. A server that spawns imports neither TensorFlow nor the
-algorithm.
+and its report socket, and reads its orders as JSON from an unnamed file. A file keeps the configuration out of the
+process list, and the server can write it before the worker reads. A server that spawns imports neither TensorFlow nor
+the algorithm.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _require_one_thread(algorithm: Path) -> None:
 
 
 def _import_for_workers() -> None:
-    """Import the modules that workers need, so that all workers share one copy. Nothing is run."""
+    """Import the modules and compile the kernels that workers need, so that all workers share one copy."""
     import numpy.random  # noqa: F401
 
     import relaax.parameters.client  # noqa: F401
@@ -237,7 +237,7 @@ class SpawnSpawner(_Spawner):
             raise ConfigurationError(f"workers cannot start: the trial process that loads the algorithm {failure}")
 
     def _start(self, connection: int, more_orders: Mapping[str, Any]) -> tuple[int, int]:
-        """Return process id and the server's end of the report sockets. If it raises OSError, no descriptor is open."""
+        """Return process id and the server's end of the report sockets. If it raises OSError, no descriptor is left."""
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
             report_read, report_write = report_sockets()
             failed.callback(os.close, report_read)

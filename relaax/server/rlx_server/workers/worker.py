@@ -76,8 +76,8 @@ _REQUESTS = (rlx.Init, rlx.Step, rlx.Reset, rlx.Ping, rlx.Bye)  # these prove th
 class Worker:
     """A worker of one connection, which reports the state of its client to the server with `reports`.
 
-    `load` returns the plan. It is called after the client's claim is granted, because it may import for seconds. So
-    workers that refuse their client save this time, and it does not count toward the client's deadline.
+    `load` returns the plan. It is called after the client's claim is granted, because its imports may take seconds.
+    So workers that refuse their client save this time, and it does not count toward the client's deadline.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Worker:
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
             return EXIT_FAILED
         finally:
-            self._reports.close()  # before the slow close, so that it takes no place
+            self._reports.close()  # before `close`, which may be slow: this worker needs no place meanwhile
             self._peer.close()
         return EXIT_DONE
 
@@ -309,7 +309,7 @@ class Worker:
     ) -> int:
         """Answer `message` and all later messages.
 
-        `to_flush`: the parameters client, if no push carries the collected metrics.
+        `to_flush`: the parameters client of an agent that does not train, whose metrics are not sent with pushes.
         """
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
