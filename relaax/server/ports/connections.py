@@ -1,7 +1,7 @@
 """Limits for the connections of a port: excess, idle and greedy ones are closed.
 
-A greedy connection sends much without a token. gRPC accepts and reads a connection before this process can refuse it,
-so a filter in the kernel drops new connections of greedy networks.
+A greedy connection sends too many bytes without a token. gRPC accepts and reads a connection before this process can
+refuse it, so a filter in the kernel drops new connections of greedy networks.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ _log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16_384
 """Maximum number of connections of a port, at most half of the process's descriptors. Others are closed at once."""
 MAX_STRANGERS = 1_024
-"""Maximum number of connections without a call with the token, if one is required; at most a quarter of the maximum of
-all connections. Beyond it, a connection of the network that has the most of them is closed.
+"""Maximum number of strangers: connections that have made no call that needs a token.
+
+It is at most a quarter of the maximum of all connections. Beyond it, connections of the network with the most strangers
+are closed.
 """
 STRANGER_SECONDS = 30.0
 """Seconds without a call after which a connection without the token is closed."""
 NEW_SECONDS = 2.0
-"""Seconds for which a new connection is not closed for the number of connections."""
+"""Seconds for which a new connection stays open even if there are too many connections."""
 STRANGER_BYTES = 2**16
 """Bytes that a connection without the token may send at once: enough for a TLS handshake and a first call with a wrong
 token. If several connections of an address send more, the address is blocked: see `AddressFilter`.
@@ -44,8 +46,9 @@ token. If several connections of an address send more, the address is blocked: s
 REFUSED_BYTES = 2**14
 """Bytes that a connection may send at once if one of its calls was refused for its token, or if it has ended."""
 OVER_SECONDS = 0.5
-"""Seconds after which a connection without an admitted or refused call is closed because of its bytes. A first message
-can arrive before its call is admitted.
+"""Seconds for which a connection without an admitted or refused call may exceed its allowance of bytes.
+
+A first message can arrive before its call is admitted.
 """
 STRANGER_BYTES_PER_SECOND = 2**10
 """Bytes that a connection without the token may send per second in addition, for health checks."""
@@ -103,9 +106,11 @@ class Connections:
     """A monitor of a gRPC port's connections, whose sockets it finds in the process's table of descriptors.
 
     gRPC limits their number too, but always closes the newest one. This class first closes connections that have made
-    no call that needs a token, beginning with the network that has the most of them and its longest silent connection.
+    no call that needs a token. It begins with the network that has the most of them, and there with the connection that
+    has been silent longest. A worker whose connection is closed reconnects.
+
     gRPC reads headers before a call can be refused, so the bytes of a connection without an admitted call are limited.
-    A worker whose connection is closed reconnects. `clock` returns seconds.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -338,8 +343,9 @@ def _end(host: str, port: int) -> _End:
 LIMIT = 4
 """Number of greedy connections of a network within a minute after which it is blocked for a minute."""
 MAX_BLOCKED = 256
-"""Maximum number of networks that are blocked at a time, the latest ones. A kernel may have memory for fewer: Linux
-before 6.8 for about 90.
+"""Maximum number of blocked networks. If there are more, only those blocked last stay blocked.
+
+A kernel may have memory for fewer: Linux before 6.8 for about 90.
 """
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
@@ -399,14 +405,14 @@ def _listeners(port: int) -> Iterator[socket.socket]:
 def _attach(listener: socket.socket, networks: Sequence[str]) -> None:
     """Drop new connections of these networks.
 
-    While the kernel lacks memory for the filter, drop the older half of the networks.
+    While the kernel lacks memory for the filter, omit the older half of the networks.
     """
     try:
         _set_filter(listener, networks)
     except OSError as error:
         if error.errno != errno.ENOMEM or not networks:
             raise
-        with contextlib.suppress(OSError):  # no filter may be attached
+        with contextlib.suppress(OSError):  # if there is no filter to detach
             listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         try:
             _set_filter(listener, networks)

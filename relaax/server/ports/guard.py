@@ -65,7 +65,7 @@ class Refusals:
         last = self._strikes.add(host)
         if last:
             _log.warning(
-                "refused %d calls from %s in a minute, the last one: %s; not logged for a minute",
+                "refused %d calls from %s in a minute, the last one: %s; further refusals are not logged for a minute",
                 LOGGED,
                 host,
                 why,

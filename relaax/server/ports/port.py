@@ -129,8 +129,9 @@ SOON_SECONDS = 0.05
 times as long as a check takes.
 """
 TRIMS = 10
-"""Number of checks after which freed memory is returned to the kernel, after a greedy connection was closed. gRPC frees
-its memory gradually.
+"""Number of checks that return freed memory to the kernel after a greedy connection was closed.
+
+One check is not enough, because gRPC frees its memory gradually.
 """
 
 
@@ -255,7 +256,7 @@ class GrpcPort:
         except RuntimeError:
             port = 0
         if not port:
-            raise cannot_listen(address, "it is in use or not of this machine; port 0 picks a free one")
+            raise cannot_listen(address, "it is in use or not an address of this machine; port 0 picks a free one")
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self.address
 

@@ -62,7 +62,7 @@ class _Call:
 
 
 class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """An interceptor that waits for messages within limits. It is a server's first one, so it wraps all other handlers.
+    """An interceptor that waits for messages within limits. It must be a server's first, so that it wraps the others.
 
     gRPC reads the message of a unary call in a thread of the server, without a time limit. Therefore unary calls are
     declared as streams, which are the same on the wire, and read here. A stream ends after `MESSAGE_SECONDS` in all,
@@ -137,7 +137,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
         handler = continuation(handler_call_details)
         if handler is None or (handler.request_streaming and not handler.response_streaming):
-            return handler  # services have no such methods: this is `guard`'s handler, which refuses a call unread
+            return handler  # the handler of `guard`, which refuses a call unread: services have no such methods
         method = handler_call_details.method
         self._queue.append(self._clock())
         if handler.request_streaming:
@@ -151,7 +151,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         answered: Any = functools.partial(self._answered, method, behavior, handler.request_deserializer)
         if not handler.response_streaming:
             return grpc.stream_unary_rpc_method_handler(answered, response_serializer=handler.response_serializer)
-        functools.update_wrapper(answered, behavior)  # by an attribute, gRPC knows that Watch needs no thread
+        functools.update_wrapper(answered, behavior)  # keeps the attribute that tells gRPC that Watch needs no thread
         return grpc.stream_stream_rpc_method_handler(answered, response_serializer=handler.response_serializer)
 
     def _answered(
@@ -191,7 +191,8 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def _start_reading(self, method: str, context: grpc.ServicerContext) -> _Call:
         """Return a new incomplete call.
 
-        If its connection has too many, abort it. If there are too many calls that need no token, end another of these.
+        If its connection has too many incomplete calls, abort the new one. If there are too many incomplete calls that
+        need no token, end one of them.
         """
         self._admit(method, context)
         if method not in OPEN:
@@ -208,7 +209,9 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
             self._end(excess, CROWDED, f"{excess.name} without its message while others arrived")
         if refused:
             sentence = f"{UNFINISHED} calls of this connection have not sent their messages: send those first"
-            self._record(call, CROWDED, f"{call.name} beyond {UNFINISHED} calls of a connection without their messages")
+            self._record(
+                call, CROWDED, f"{call.name} while {UNFINISHED} calls of its connection had not sent their messages"
+            )
             self._on_ended(call.name, grpc.StatusCode.RESOURCE_EXHAUSTED)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
         return call

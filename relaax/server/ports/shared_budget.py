@@ -147,7 +147,7 @@ class SharedBudget:
 
 
 def _reopen(descriptor: int, flags: int) -> int:
-    """Return a descriptor with an open file description of its own, which leases count. Without /proc, duplicate it."""
+    """Open the file of a descriptor again, so that `_is_unused` detects the new use. Without /proc, duplicate it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
     return os.dup(descriptor)
