@@ -50,9 +50,9 @@ def _target(settings: RlxServerSection | LearnerSection, name: str, variable: st
 
 
 def targets_at(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
-    """Return a target for each address. If the only one is `@FILE`, return a target that follows each line of the file.
+    """Return a target for each address. If the only address is `@FILE`, return a target for each line of the file.
 
-    Raises ConfigurationError.
+    A target of a line follows later changes of the line. Raises ConfigurationError.
     """
     if not (addresses and addresses[0].startswith(FILE)):
         return [target.at(address) for address in addresses]

@@ -69,18 +69,19 @@ class Saver(Protocol):
 
 
 class Checkpointer:
-    """A thread that saves a state every `interval` seconds. Only this thread waits for the store.
+    """A thread that saves a state every `interval` seconds. Training does not wait for the store.
 
     If `steps` is given, a checkpoint is also saved `steps` environment steps after the last one; `step` returns the
     present step.
 
     The first checkpoints of a training are saved earlier (`EARLY`), so that a crash soon after the start does not lose
-    all of it. `made` is the number of checkpoints that the training has already. Therefore a server that crashes
-    repeatedly saves only as many early ones as other servers, and older ones are not deleted to make space for them.
+    all of it. `made` is the number of checkpoints that the training already has, and these count as early ones.
+    Otherwise a server that crashes repeatedly would save many early checkpoints, for which older ones would be deleted.
 
     If the store fails, or if `take` raises CheckpointLate, the checkpoint is late: this is logged, and saving is
-    retried after `retry` seconds. `mark` returns the mark that a state would have, without a copy; if it is unchanged,
-    no state is taken. `saved` is the mark of the state that the store already holds, if training was restored from it.
+    retried after `retry` seconds. `mark` returns the mark of the present state without a copy of it. If the mark is
+    unchanged, no state is taken. `saved` is the mark of the state that the store already holds, if training was
+    restored from it.
     """
 
     def __init__(

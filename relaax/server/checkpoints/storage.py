@@ -48,7 +48,7 @@ def open_leased(
     and gets no lease.
 
     Raises StoreError, also if another server holds the lease; ConfigurationError; and LeaseWaitInterrupted if the
-    server was asked to end meanwhile, whose reason stays in `ends`.
+    server was asked to end meanwhile: the reason stays in `ends`.
     """
     store = checkpoint_store(section)
     if store is None:

@@ -74,10 +74,15 @@ def role_app(
 ) -> typer.Typer:
     """Return the application of a role's command, whose help begins with the docstring of `serve`.
 
-    It has an option for each of the keys `names` of the role's section, with the key's description, `--shard` if the
-    section has shards, an option for each key of another section (`further`: its annotation), and the keyword arguments
-    of `serve`. If --config is optional, `without_config` is its annotation and the function that returns its default,
-    given the keys.
+    The options are:
+
+    - one for each of the keys `names` of the role's section, with the key's description
+    - `--shard`, if the section has shards
+    - one for each key in `further`, which maps keys of other sections to the annotations of their options
+    - the keyword arguments of `serve`
+    - `--config` and the others that all roles have
+
+    If --config is optional, `without_config` is its annotation and a function that returns its default, given the keys.
     """
     own = list(inspect.signature(serve, eval_str=True).parameters.values())[1:]
     keys = {name: f"{role.section}.{name}" for name in names}
@@ -211,7 +216,7 @@ def _one_location(section: str, given: Mapping[str, Any]) -> list[str]:
     locations = [key for key in (f"{section}.checkpoint_dir", f"{section}.checkpoint_aws_s3") if key in given]
     absent = [key for key in locations if given[key] is None]
     if locations and not absent:
-        raise ConfigurationError("--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place")
+        raise ConfigurationError("--checkpoint-dir and --checkpoint-aws-s3 exclude each other: give one of them")
     return [f"{absent[0]}=null"] if len(absent) == 1 else []
 
 

@@ -78,9 +78,9 @@ class EndRequests:
 
     @contextlib.contextmanager
     def signals(self, reasons: Mapping[int, Reason], afterwards: signal.Handlers | None = None) -> Iterator[None]:
-        """Put a reason when one of these signals arrives inside. Then restore the former handlers, or set `afterwards`.
+        """Put a reason if one of these signals arrives in the block. For the main thread only.
 
-        For the main thread only.
+        After the block, restore the former handlers, or set the handler `afterwards`.
         """
 
         def handle(number: int, _frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ from relaax.server.command.logs import is_exception_unsafe
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 WAIT_SECONDS = 1.0
-"""Seconds until a wait is interrupted after a signal, and between repeated interruptions."""
+"""Seconds from a signal until a step is interrupted, and between repeated interruptions."""
 REPEAT_SECONDS = 0.05
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,8 +38,9 @@ class SignalReceived(BaseException):
 class Interruption:
     """The first SIGINT or SIGTERM, for the main thread. Signals are received only within `signals`.
 
-    SignalReceived is raised between two steps, so that libraries are not interrupted during an operation. A longer wait
-    is interrupted repeatedly, because C code that calls Python may discard an exception.
+    SignalReceived is raised between two steps, so that libraries are not interrupted during an operation. A step that
+    lasts longer than `WAIT_SECONDS` is interrupted. This is repeated, because C code that calls Python may discard an
+    exception.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class LearnerState:
 
     learner: int
     phase: Literal["starting", "waiting", "learning"] = "starting"
-    """`waiting` is for the first worker, which registers the model."""
+    """`waiting` lasts until the first worker has registered the model."""
     updates: int = 0
     items: int = 0
     waited_seconds: float = 0.0

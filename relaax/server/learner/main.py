@@ -48,9 +48,8 @@ def serve(
             run(plan, state, interruption)
     except TrainingEnded as end:
         _log.info("learner ends: training has ended at global step %d", end.global_step)
-        print(
-            "relaax-learner done", flush=True
-        )  # the line that tells this exit from SIGTERM, whose exit code is 0 as well
+        # This line distinguishes the exit from one by SIGTERM, whose exit code is also 0.
+        print("relaax-learner done", flush=True)
     except SignalReceived as signalled:
         _log.info("learner ends because of %s", signalled)
         return 130 if signalled.number == signal.SIGINT else 0

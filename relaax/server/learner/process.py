@@ -107,7 +107,7 @@ class LearnerPlan:
 
 
 def run(plan: LearnerPlan, state: LearnerState, interruption: Interruption) -> None:
-    """Learn until an exception: TrainingEnded, or an error of a server, of the learner, or of a signal."""
+    """Learn until an exception: TrainingEnded, SignalReceived, or an error of a server or of the learner."""
     with contextlib.ExitStack() as ended, interruption.armed():
         _run(plan, state, interruption, ended)
 

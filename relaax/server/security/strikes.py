@@ -1,4 +1,4 @@
-"""Failures by network address: they block it, and closed connections and calls are logged."""
+"""Counts of failures by network address, which block the address, and a log of closed connections and calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 _log = logging.getLogger(__name__)
 SECONDS = 60.0
-"""Seconds during which failures are counted, of a block, and between two log lines about an address."""
+"""Period over which failures are counted, in seconds.
+
+It is also the duration of a block, and the minimum time between two log lines about an address.
+"""
 MAX_ADDRESSES = 1024
 
 
@@ -63,7 +66,7 @@ class Strikes:
 
 
 def network_of(host: str) -> str:
-    """Return the network whose failures include an address's: itself, or the first 64 bits of IPv6.
+    """Return the network under which an address is counted: the address itself, or the first 64 bits of IPv6.
 
     Return any other text unchanged.
     """
@@ -87,8 +90,8 @@ class _Disconnections:
 class DisconnectionLog:
     """A log of at most one line a minute for each address, which counts its closed connections and calls. Thread-safe.
 
-    It keeps the `MAX_ADDRESSES` addresses of the latest entries, by the same networks as `Strikes`. `clock` returns
-    seconds.
+    It groups addresses by network as `Strikes` does, and keeps the `MAX_ADDRESSES` networks of the latest entries.
+    `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

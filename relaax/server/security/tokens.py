@@ -18,7 +18,7 @@ from relaax.files import read_bounded
 _log = logging.getLogger(__name__)
 
 CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-CLIENT_NAME_RULE = "a letter or digit, and up to 63 more or . _ -"
+CLIENT_NAME_RULE = "a letter or digit, then up to 63 letters, digits and . _ -"
 
 MIN_TOKEN_BYTES, MAX_TOKEN_BYTES = 16, 4096
 

@@ -57,7 +57,7 @@ def test_location_on_the_command_line_overrides_the_file(tmp_path: Path) -> None
 def test_two_locations_are_refused(tmp_path: Path) -> None:
     result = print_config(tmp_path, "--checkpoint-aws-s3", "models", "pong", "--checkpoint-dir", "x")
     assert result.exit_code == 2
-    assert "--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place" in result.stderr
+    assert "--checkpoint-dir and --checkpoint-aws-s3 exclude each other: give one of them" in result.stderr
     result = print_config(tmp_path, "--set", "parameter-server.checkpoint_aws_s3=[a, b]")
     assert result.exit_code == 2
     assert "relaax-parameter-server: checkpoint_dir and checkpoint_aws_s3 are both given" in result.stderr
