@@ -46,7 +46,7 @@ def describe_error(error: BaseException, source: Path) -> str:
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Return whether a `raise` statement raised it, so that its message is written for users."""
+    """Return whether a `raise` statement raised the exception. If so, its message is written for users."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and (frames[-1].line or "").startswith("raise")
 

@@ -77,7 +77,7 @@ class _UnquotedText(str):
 
 
 def space_text(description: Any) -> str:
-    """Return the text of the space that `description` has, or the description as JSON if it is not a space."""
+    """Return the text of the space in `description`. If it is not a space, return the description as JSON."""
     try:
         return str(space_from_dict(description))
     except (ValueError, TypeError):  # from another version, or damaged
@@ -110,10 +110,10 @@ class ChangedKey:
 
 
 def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[ChangedKey]:
-    """Return the fixed keys of `config` with other values in `there`, the configuration in a checkpoint's fingerprint.
+    """Return the fixed keys whose values differ between `config` and `there`.
 
-    A key that the checkpoint's version did not have is compared by its default. Keys that `config` does not have are
-    not compared.
+    `there` is the configuration in a checkpoint's fingerprint. If it lacks a key, the default of the key is compared:
+    the version that saved the checkpoint did not have the key. Keys that `config` does not have are not compared.
     """
     # Checkpoints do not contain secrets. Redact both sides, so that they are not compared.
     here = redacted(config.model_dump(mode="json", by_alias=True))

@@ -66,7 +66,7 @@ class FilteredParameters(Parameters):
 
 
 WARM_UP = 20
-"""Number of losses before detection starts. As many consecutive outliers reset the statistics."""
+"""Number of losses before detection starts, and number of consecutive outliers that reset the statistics."""
 AVERAGED_LOSSES = 100
 """Number of losses with equal weight in mean and deviation. After it, each further loss has a weight of 1 %."""
 _LARGEST = 1e150
@@ -133,10 +133,10 @@ class LossOutliers(GradientFilter):
 class LocalOptimizer(GradientFilter):
     """A filter that replaces each gradient by an update, −η·Δθ / √(g + ε) for RMSProp, which the parameter server adds.
 
-    The learning rate is that of the last known global step. The optimizer's statistics are the worker's: they are not
-    in checkpoints, and are reset for a new worker, a reconnected client, and after a roll-back of the model. They
-    include gradients whose updates are later discarded as stale. A gradient that is not finite is passed on unchanged,
-    so that the parameter server discards and counts it, and is not added to the statistics.
+    The learning rate is that of the last known global step. Each worker has its own statistics of the optimizer. They
+    are not in checkpoints, and are reset for a new worker, a reconnected client, and after a roll-back of the model.
+    They include gradients whose updates are later discarded as stale. A gradient that is not finite is not added to
+    the statistics. It is passed on unchanged, so that the parameter server discards and counts it.
     """
 
     def __init__(self, optimizer: OptimizerSpec, schedule: Schedule) -> None:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpacesRefusal:
-    """The reason why spaces are refused, one sentence. `supported`: whether only the configuration refuses them."""
+    """The reason why spaces are refused, in one sentence. `supported`: whether another configuration accepts them."""
 
     sentence: str
     supported: bool
@@ -95,7 +95,7 @@ class Algorithm:
         base = (EXPORTS | REPLAY_EXPORTS)[name]
         if not (isinstance(value, type) and issubclass(value, base)):
             raise ConfigurationError(
-                f"{self.source}: an algorithm exports {name}, a subclass of relaax.algorithm_base.{base.__name__}"
+                f"{self.source}: an algorithm must export {name}, a subclass of relaax.algorithm_base.{base.__name__}"
             )
         return value
 
@@ -119,9 +119,9 @@ class Algorithm:
 def find_algorithm(path: str, folder: Path) -> Path:
     """Return the directory or file of the algorithm at `path`.
 
-    `path` is searched relative to `folder` (the configuration's), then to the working directory; then its last part
-    is searched in the bundled algorithms. Raises ConfigurationError, with the searched places, if it is not found, and
-    if its name is not valid for a module.
+    `path` is relative to `folder` (the configuration's) or, if nothing is found there, to the working directory. If
+    nothing is found there either, the last part of `path` is the name of a bundled algorithm. Raises ConfigurationError
+    if no algorithm is found, or if its name is not valid for a module.
     """
     name = Path(path).name.removesuffix(".py")
     candidates = [folder / path, Path.cwd() / path]
@@ -136,9 +136,9 @@ def find_algorithm(path: str, folder: Path) -> Path:
     guess = str(Path(path).with_name(Path(own).name)) if own else nearest(name, known)
     known.sort(key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), reverse=True)
     looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
-    hint = f"did you mean {guess!r}? bundled" if guess and guess != name else "bundled"
+    hint = f"did you mean {guess!r}? " if guess and guess != name else ""
     raise ConfigurationError(
-        f"algorithm.path: no algorithm {path!r}; {hint} are {', '.join(known)} (looked for {looked})"
+        f"algorithm.path: no algorithm {path!r}; {hint}bundled algorithms: {', '.join(known)} (looked for {looked})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the processes of a run are started: on this machine, or elsewhere."""
+"""Hosts of the processes of a run, such as this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.supervision.process import Process, Supervised
 
 
 class Host(ABC):
-    """A place where processes run: starts them and gives them their addresses."""
+    """A place where the processes of a run are started. It supplies the processes and their addresses."""
 
     start_seconds = 90.0
     """Seconds within which a server must announce its address."""

@@ -60,7 +60,7 @@ def ending_with_parent(command: Sequence[str]) -> list[str]:
 
 
 def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the environment of a process of a run: `secrets` replace this process's tokens, unless it is None."""
+    """Return the environment variables for a process. `secrets` replace the tokens of this process; None keeps them."""
     inherited = without_variables(os.environ)
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}
@@ -127,7 +127,10 @@ class Supervised(ABC):
         return self.announced if self.exit_code() is None else self.is_done
 
     def mark_blocked(self) -> None:
-        """Record that a process that this one needs is not ready. Until then it does not count as late or failed."""
+        """Record that a process that this one needs is not ready.
+
+        The time limit of this process starts again, and if it ends, it does not count as failed.
+        """
         self._blocked_at = time.monotonic()
 
     def is_late(self, seconds: float) -> bool:

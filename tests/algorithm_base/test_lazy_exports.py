@@ -108,7 +108,7 @@ def test_missing_export_is_named(tmp_path: Path) -> None:
     (folder / "__init__.py").write_text(LAZY.replace(', "ParameterServer": ".parameter_server"', ""))
     (folder / "config.py").write_text("from relaax.algorithm_base import ConfigBase as Config\n")
     (folder / "agent.py").write_text(AGENT)
-    with pytest.raises(ConfigurationError, match="an algorithm exports ParameterServer, a subclass of relaax"):
+    with pytest.raises(ConfigurationError, match="an algorithm must export ParameterServer, a subclass of relaax"):
         load_algorithm("mine", tmp_path)
 
 

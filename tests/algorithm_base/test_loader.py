@@ -169,7 +169,7 @@ def test_unknown_algorithm_suggests_a_similar_bundled_name(path: str, tmp_path: 
 
 
 def test_unknown_algorithm_lists_bundled_names(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no algorithm 'zzzzzz'; bundled are .*da3c.* \(looked for "):
+    with pytest.raises(ConfigurationError, match=r"no algorithm 'zzzzzz'; bundled algorithms: .*da3c.* \(looked for "):
         find_algorithm("zzzzzz", tmp_path)
 
 
@@ -193,14 +193,14 @@ def test_missing_export_is_named(missing: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_algorithm("mine", tmp_path)
     assert str(refused.value).startswith(
-        f"{source}: an algorithm exports {missing}, a subclass of relaax.algorithm_base.{missing}"
+        f"{source}: an algorithm must export {missing}, a subclass of relaax.algorithm_base.{missing}"
     )
 
 
 @pytest.mark.parametrize("value", ["int", "3", "object()"])
 def test_export_of_a_wrong_type_is_refused(value: str, tmp_path: Path) -> None:
     write(tmp_path / "mine.py", textwrap.dedent(ONE_FILE) + f"\nAgent = {value}\n")
-    with pytest.raises(ConfigurationError, match=r"mine\.py: an algorithm exports Agent"):
+    with pytest.raises(ConfigurationError, match=r"mine\.py: an algorithm must export Agent"):
         load_algorithm("mine", tmp_path)
 
 

@@ -143,7 +143,10 @@ def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
         (["--environment", "X-v0"], "--environment X-v0 needs --algorithm"),
         (["da3c_gym_cartpole", "--algorithm", "da3c"], "da3c_gym_cartpole already names an algorithm"),
         (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole already names an environment"),
-        (["--algorithm", "da3cc", "--environment", "X-v0"], "did you mean 'da3c'? bundled are da3c, da3c_cont, "),
+        (
+            ["--algorithm", "da3cc", "--environment", "X-v0"],
+            "did you mean 'da3c'? bundled algorithms: da3c, da3c_cont, ",
+        ),
         (["--algorithm", "da3c", "--environment", "x.py"], "environment 'x.py': there is no file x.py"),
         (["--algorithm", "da3c", "--environment", "nodee x.js"], "there is no program 'nodee'"),
         (["--algorithm", "da3c", "--environment", "sh x.js"], "only programs in Python can be started: start yours"),
