@@ -74,7 +74,7 @@ class Host(ABC):
     def actual(self, role: Role) -> list[str]:
         """Return HOST:PORT of each process of a role.
 
-        If a process has not announced its address, this is the reserved address, or port 0 without one.
+        Before a process has announced its address, the port is 0, unless the address is reserved.
         """
         return [process.address or "127.0.0.1:0" for process in self._processes.get(role.name, ())]
 

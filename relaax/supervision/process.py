@@ -145,7 +145,7 @@ class Supervised(ABC):
     def restart(self, command: Sequence[str], attempts: int = MAX_FAILURES) -> None:
         """Restart the process after it ended. Raises StartError if it has failed `attempts` times in a row.
 
-        A failure is an end within 20 s, or before a server was ready, although everything that it needs was ready.
+        It failed if all that it needs was ready, but it ended within 20 s or, as a server, before it was ready.
         """
         if self._blocked_at < self._started_at:
             quick = time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS

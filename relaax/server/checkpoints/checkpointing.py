@@ -147,7 +147,7 @@ class Checkpointer:
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
         """Save now, in the calling thread. Return whether the newest state is saved, or there is no state yet.
 
-        There are up to `attempts` attempts, with growing pauses. While the store fails, there are further ones for
+        Makes up to `attempts` attempts, with growing pauses. While the store fails, makes further ones for
         `seconds` seconds. If this is the `last` checkpoint, a copy is kept on this machine once the store has failed,
         and removed when the store has accepted the checkpoint.
         """

@@ -34,10 +34,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def is_exception_unsafe(frame: FrameType | None) -> bool:
-    """Return whether an exception from a signal handler would be lost at `frame`: then signal again later.
+    """Return whether an exception from a signal handler would be lost at `frame`.
 
-    Logging prints such an exception and continues. The compiler numba is called by C code, which drops the exception
-    and may crash.
+    If so, the signal must be repeated later. Logging prints such an exception and continues. The compiler numba is
+    called by C code, which drops the exception and may crash.
     """
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _UNSAFE_MODULES:

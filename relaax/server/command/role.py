@@ -209,7 +209,7 @@ def _check_position(shard: int, shards: int, section: str) -> None:
 
 
 def _one_location(section: str, given: Mapping[str, Any]) -> list[str]:
-    """Return an override that removes the file's other kind of checkpoint location, if the command line gives one kind.
+    """Return an override that removes the other kind of checkpoint location if the command line gives one kind.
 
     Raises ConfigurationError if it gives both kinds.
     """

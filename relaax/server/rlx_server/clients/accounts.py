@@ -1,6 +1,6 @@
 """Authentication of clients, and the file of named clients with tokens and quotas, which is reloaded when it changes.
 
-An RLX server authenticates a client before it does anything else for it.
+An RLX server authenticates each client before it does anything else for the client.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ UNNAMED_CLIENT = Identity("", "")
 class Authentication:
     """The credentials that a server requires.
 
-    `token`: the token of unnamed clients; None if there is none. `tls`: None if the port is plain text. `names`: client
-    names by the digests of their tokens in hex, updated when the file of clients is reloaded; None if there is no file.
+    `token`: the token of unnamed clients; None if there is none. `tls`: None if the port does not use TLS.
+    `names`: client names by the digests of their tokens in hex, updated when the file of clients is reloaded; None if
+    there is no file.
     `origins`: origins of web pages that may connect, in addition to pages of localhost.
     """
 

@@ -29,7 +29,7 @@ STUCK = {WRITING: "does not read its answers", READING: "has sent part of a mess
 
 
 class MeterReading(NamedTuple):
-    """Contents of a row: steps, bytes, seconds throttled by each quota, and since when and where it is stuck."""
+    """Contents of a row: steps, bytes, seconds throttled by each quota, and when and where the connection got stuck."""
 
     steps: float = 0.0
     bytes: float = 0.0

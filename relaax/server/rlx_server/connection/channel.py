@@ -86,7 +86,7 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether received data has not become an event yet."""
+        """Whether some received data has not been returned as an event yet."""
         websocket = self._websocket
         return self._connection.buffered > 0 or (
             websocket is not None and (websocket.ended or websocket.broken is not None)
@@ -233,7 +233,7 @@ class _ServerEnd(HeldFailure, ServerProtocol):
 
 
 class WebSocketLayer:
-    """The server's end of a connection that began with an HTTP request. `origins`: allowed besides loopback."""
+    """The server's end of a connection that began with an HTTP request. `origins`: see `Authentication`."""
 
     def __init__(self, origins: Sequence[str], refusal: str = "") -> None:
         """`refusal`: why every request is refused; empty if requests are accepted."""

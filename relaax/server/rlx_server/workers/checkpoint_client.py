@@ -54,7 +54,10 @@ class CheckpointClient(ParameterClientBase):
         self._checkpoint_id = ""
 
     def register(self, registration: Registration) -> Registered:
-        """Load the newest checkpoint. Raises as `pull` does, and ParameterServerError if its model is different."""
+        """Load the newest checkpoint.
+
+        Raises ParameterServerError if the model of the checkpoint is different, and the errors of `pull`.
+        """
         self._fingerprint = registration.fingerprint
         pulled = self.pull()
         # No server assigns actor indices. Sessions get indices far apart, so that their random numbers differ.

@@ -143,7 +143,7 @@ def _import_for_workers() -> None:
         from relaax.nn.host import convolution, dense, kernels, lstm
 
         for module in (convolution, dense, kernels, lstm):
-            module.compile_kernels()  # 40 MB, numba included
+            module.compile_kernels()  # takes 40 MB of memory, including numba
 
 
 def device_refusal(device: str) -> str | None:
@@ -223,7 +223,7 @@ class SpawnSpawner(_Spawner):
             "refusal": refusal,
             "training_finished": training_finished,
             "temporary": self._folders.ensure(),
-            "names": self._authentication.names,  # by digests: orders contain no secrets
+            "names": self._authentication.names,  # client names by digests of tokens: orders contain no secrets
         }
         return self._start(sock.fileno(), orders)
 

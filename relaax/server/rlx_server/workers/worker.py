@@ -176,7 +176,7 @@ class Worker:
             self._peer.raise_pending_error()
 
     def _run_interruptibly(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call `what`, which may be slow. Errors that the heartbeat detects are raised in it."""
+        """Call `what`, which may be slow. Errors that the heartbeat detects interrupt it."""
         self._is_interruptible = True
         try:
             return what(*arguments)
