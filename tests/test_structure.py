@@ -81,8 +81,8 @@ def test_generated_code_exists_and_is_not_tracked() -> None:
     assert sorted(git("check-ignore", *generated)) == generated
 
 
-def test_protocol_holds_no_python() -> None:
-    assert list((ROOT / "protocol").rglob("*.py*")) == []
+def test_only_python_file_of_protocol_is_the_example_client() -> None:
+    assert list((ROOT / "protocol").rglob("*.py*")) == [ROOT / "protocol" / "clients" / "json_client.py"]
 
 
 def test_only_package_relaax_is_installed() -> None:
