@@ -35,7 +35,7 @@ class Insertion:
     frames: uint8 [F, h, w, c], all frames that this and later insertions refer to, in the order of their numbers. They
         include frames that were sent before; these are sent again only if the shard has lost them. None if no field
         is a stack.
-    first_frame: the number of `frames[0]`; later insertions do not refer to earlier frames.
+    first_frame: the number of `frames[0]`. Later insertions do not refer to frames with lower numbers.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -134,7 +134,7 @@ class ReplayMemory(ABC):
 
     @abstractmethod
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
-        """Set the `priorities` [B] of drawn items, without waiting. Items that were evicted since are only counted."""
+        """Set the `priorities` [B] of drawn items, without waiting. Updates of evicted items are only counted."""
 
     @abstractmethod
     def close(self) -> None:

@@ -14,7 +14,10 @@ from relaax.replay.table.limiter import RateLimiter
 
 
 def leaf_count(capacity: int) -> int:
-    """Return the number of leaves of a tree with `capacity` slots: a power of two. Raises ValueError below 1."""
+    """Return the number of leaves of a tree with `capacity` slots: a power of two.
+
+    Raises ValueError if `capacity` is below 1.
+    """
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, not {capacity}")
     return 1 << (capacity - 1).bit_length()
@@ -68,10 +71,10 @@ class TableSpec:
     sampler: "uniform", or "prioritized": in proportion to priority ** alpha (Schaul et al. 2016).
     alpha: from 0 to 1; ignored by a uniform sampler.
     remover: the item to evict if the table is full: "fifo" evicts the oldest item, "lowest_priority" the item with the
-        lowest priority, and the oldest of equal ones.
+        lowest priority. If several items have the lowest priority, the oldest of them is evicted.
     frame: [h, w, c] of a single frame; None if no field is a stack.
-    frame_slots: the maximum number of single frames; None for one per item, and some more for the last frames of
-        episodes and the frames that writers still refer to.
+    frame_slots: the maximum number of single frames; None for one per item and a reserve. The reserve is for the last
+        frames of episodes and for the frames that writers still refer to.
     """
 
     name: str
@@ -168,10 +171,11 @@ class TableSpec:
 class TableDeclaration:
     """The declaration of a table and its limiter (see `RateLimiter`), over all shards. Raises ValueError if invalid.
 
-    samples_per_insert: target ratio of sampled to inserted items; None if neither side waits for the other.
+    samples_per_insert: target ratio of sampled to inserted items; None if inserts and samples do not wait for each
+        other.
     min_size: number of items that must be inserted before the first sample.
-    error_buffer: number of samples by which one side may run ahead; None for a tenth of
-        `min_size` x `samples_per_insert`, and at least 1,000 x max(1, `samples_per_insert`), enough for large requests.
+    error_buffer: number of samples by which inserts or samples may run ahead of this ratio. None for a tenth of
+        `min_size` x `samples_per_insert`, but at least 1,000 x max(1, `samples_per_insert`), enough for large requests.
     """
 
     spec: TableSpec
@@ -198,7 +202,8 @@ class TableDeclaration:
     def limiter(self, shards: int = 1) -> RateLimiter:
         """Return the limiter of one of `shards` shards.
 
-        The default buffer does not shrink below that of one shard, because requests to a shard can be just as large.
+        The minimum of the default buffer is not divided by `shards`: a request to one of several shards can be as large
+        as a request to a single one.
         """
         min_size = math.ceil(self.min_size / shards)
         if self.samples_per_insert is None:

@@ -158,7 +158,7 @@ class InsertLayout:
         return self._columns.arrays(count, memory), frames
 
     def copied_arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return checked copies of the columns, and the frames as views. Use it if others can still write to `memory`.
+        """Return checked copies of the columns, and views of the frames. For `memory` that its writer can still change.
 
         Raises ValueError like `arrays`, and for booleans other than 0 and 1.
         """

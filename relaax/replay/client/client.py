@@ -28,10 +28,11 @@ class ReplayClient(ReplayMemory):
     """A client of the replay servers at `targets`, shard 0 first. A target that is a string has no TLS and no token.
 
     declaration: the table, over all shards.
-    actors: the actor index of each environment of the connection; an actor writes to shard index mod K. Empty for a
-        learner.
+    actors: the actor index of each environment of the connection; actor i writes to shard i mod the number of shards.
+        Empty for a learner.
     session: the session that has a table of its own; empty for the shared table.
-    client: the authenticated name of the session's client; clients get fair shares of the memory for sessions' tables.
+    client: the authenticated name of the session's client. The memory for sessions' tables is shared fairly among
+        clients.
     seed: seed of the division of batches among the shards.
     timeout: seconds within which a shard must answer a call.
     patience: seconds to wait for the first available shard.
@@ -104,7 +105,7 @@ class ReplayClient(ReplayMemory):
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         for writer in self._writers:
-            writer.flush()  # a sample can contain everything that this client has inserted
+            writer.flush()  # so that the sample can contain all items that this client has inserted
         return self._sampler.sample(count, timeout)
 
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
@@ -122,7 +123,7 @@ class ReplayClient(ReplayMemory):
         for writer in self._writers:
             writer.finish(_CLOSE_SECONDS)
         answers = [writer.deregister() for writer in self._writers]
-        if self._session:  # also ends tables without a writer
+        if self._session:  # so that the session's tables count as ended, even if they had no writer
             for link in self._group.links:
                 if link.incarnation is not None:
                     answers.append(link.deregister(link.incarnation, uuid.uuid4().hex, _CLOSE_SECONDS))

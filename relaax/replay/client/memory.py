@@ -23,7 +23,7 @@ from relaax.transport.local_socket import Introduction, MemoryConnection
 from relaax.transport.shard_link import MemoryCall, MemoryTransport
 
 MIN_GRPC_SECONDS = 0.5
-"""Minimum timeout of a gRPC call in seconds, if shared memory has used up the time of the call."""
+"""Minimum timeout in seconds of a gRPC call that replaces a failed call through shared memory."""
 
 
 class ShardMemory(MemoryConnection):
@@ -87,7 +87,7 @@ class ShardMemory(MemoryConnection):
         wanted = 0
         if segment:
             free = []
-        else:  # round up, as the parts of later batches may be longer
+        else:  # round up, because later requests may be for more items
             wanted = self._sample_layout.length(1 << (request.count - 1).bit_length())
         for number in free:
             del self._segments[number]

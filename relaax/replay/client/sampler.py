@@ -23,7 +23,7 @@ from relaax.transport.shard_link import MemoryCall
 CALL_WAIT = 1.0
 """Seconds for which one call waits until the limiter allows it."""
 FIRST_EXCLUSION, LONGEST_EXCLUSION = 2.0, 16.0
-"""Seconds for which a shard is excluded after its limiter allowed no sample while other shards' did.
+"""Seconds for which a shard is excluded if its limiter allowed no sample and other shards returned items.
 
 The time doubles with each exclusion that follows, up to `LONGEST_EXCLUSION`."""
 
@@ -87,7 +87,7 @@ class ShardSampler:
             elif now >= deadline:
                 return None
             else:
-                if not links or now - began < wait / 2:  # no shard is available, or too many calls wait there
+                if not links or now - began < wait / 2:  # no shard is available, or too many calls wait
                     self._group.pause()
                 wait = min(CALL_WAIT, deadline - now)
         return self._to_batch(count)
@@ -180,7 +180,7 @@ class ShardSampler:
         self._samples = [*current, sample]
 
     def _update_exclusions(self, refused: Sequence[ShardLink], kept: Sequence[ShardLink], waited: float) -> None:
-        """Exclude for some time the shards that refused after a wait, although other shards returned items."""
+        """Exclude the shards that `refused` after a wait for some time, because other shards returned items."""
         for link in kept:
             self._exclusions.pop(link.shard, None)
         for link in refused if waited > 0 else ():

@@ -179,7 +179,8 @@ class ShardLink:
         try:
             response: pb.ReplayServiceRegisterResponse = future.result()
         except grpc.RpcError as error:
-            # If the server has answered before, it is unavailable: `authentication_trouble` need not connect to it.
+            # If the server has answered before, only its availability can have changed, and `authentication_trouble`,
+            # which connects to it, is not needed.
             if not is_unavailable(error) or (
                 not self._was_available and authentication_trouble(error, self.target) is not None
             ):
@@ -257,7 +258,7 @@ class ShardGroup:
         return [link for link in self.links if link.incarnation is not None]
 
     def unavailable_error(self) -> ReplayUnavailable:
-        """Return the error for no available shard within `patience` seconds."""
+        """Return the error to raise if no shard was available for `patience` seconds."""
         where = ", ".join(link.target.address for link in self.links)
         if len(self.links) == 1:
             return ReplayUnavailable(f"replay server {where} was unreachable for {self.patience:g} s: start it")

@@ -1,4 +1,4 @@
-"""Writing the experience of some environments to one shard, or to another shard while that one is unavailable."""
+"""Writing the experience of some environments to one shard; while it is unavailable, to another one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from relaax.transport.local_socket import NoSharedMemory
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 10.0
-"""Seconds for which an insert waits for the learners. After that the writer asks the server to force it, and later
-inserts as well, until the learners have caught up. The server forces an insert only if no learner samples."""
+"""Seconds for which an insert waits for the learners. After that, the writer asks the server to force this insert and
+the following ones, until the learners have caught up. The server forces an insert only if no learner samples."""
 CALL_WAIT = 1.0
-"""Seconds for which one call waits."""
+"""Seconds for which one call waits until the limiter allows the insert."""
 GRACE_SECONDS = 2.0
 """Seconds for which a shard may be unavailable before the writer switches to another one."""
 _SHORT_PAUSE = 0.05
@@ -48,8 +48,8 @@ class RemoteWriter(ReplayWriter):
     table after a restart, it still has the writer's name and sequence number, and the writer continues with them.
 
     Inserts through shared memory are pipelined: while the shard processes one insert, the writer prepares the next.
-    An insert that was not accepted is sent again before anything else. So are the inserts after it, which the shard
-    rejects by their sequence numbers. Inserts are not pipelined while the shard waits for its learners.
+    If an insert was not accepted, the shard also rejects the following ones by their sequence numbers. The writer sends
+    all of them again before a new insert. Inserts are not pipelined while the shard waits for its learners.
     """
 
     def __init__(self, group: ShardGroup, home: ShardLink, spec: TableSpec, environments: Sequence[int]) -> None:
@@ -89,9 +89,10 @@ class RemoteWriter(ReplayWriter):
                 self._deliver(pending)
 
     def flush(self) -> None:
-        """Wait until all inserts are stored, or must wait for the learners. For any thread.
+        """Wait for the answers to all pipelined inserts, and send rejected ones again. Any thread may call it.
 
-        Return at once if another thread is inserting. Raises ReplayUnavailable and ReplayError.
+        If the learners must catch up first, rejected inserts are not sent again. Return at once if another thread is
+        inserting. Raises ReplayUnavailable and ReplayError.
         """
         if self._in_flight and self._lock.acquire(blocking=False):
             try:
@@ -105,8 +106,8 @@ class RemoteWriter(ReplayWriter):
     def finish(self, seconds: float) -> None:
         """Wait for the answers to pipelined inserts. Never raises.
 
-        Each insert that was not accepted is sent once more, to be forced, with `seconds` as timeout. Return without
-        waiting for answers if another thread is inserting for more than `seconds`.
+        Each insert that was not accepted is sent once more, to be forced, with `seconds` as timeout. If another thread
+        is inserting for more than `seconds`, return without waiting for answers.
         """
         if not self._lock.acquire(timeout=seconds):  # another thread is inserting
             return
@@ -226,7 +227,7 @@ class RemoteWriter(ReplayWriter):
         )
 
     def _switch(self, link: ShardLink, incarnation: str) -> None:
-        """Switch to a table, under a new name and without frames."""
+        """Switch to a table, as a new writer without frames."""
         if self._link is not None and self._link is not link:
             self._deregistration = self.deregister()
             _log.info("moved the experience of %d environments to %s", len(self.environments), link.target)
@@ -239,8 +240,8 @@ class RemoteWriter(ReplayWriter):
     def _wait_for_shard(self, pending: _PendingInsert) -> bool:
         """Wait briefly for the shard, or switch to another one.
 
-        Return whether the insert is done, because it counts as lost. Raises ReplayUnavailable if no shard is available
-        for too long.
+        Return true if the insert counts as lost and must not be sent again. Raises ReplayUnavailable if no shard is
+        available for too long.
         """
         now = time.monotonic()
         pending.unavailable_since = pending.unavailable_since or now
@@ -345,7 +346,7 @@ class RemoteWriter(ReplayWriter):
             return True
         self._may_pipeline = False
         if answer.outcome == pb.OUTCOME_NOT_YET:
-            if time.monotonic() - started < CALL_WAIT / 2:  # too many other calls wait there
+            if time.monotonic() - started < CALL_WAIT / 2:  # the shard has too many waiting calls
                 time.sleep(_SHORT_PAUSE * random.uniform(1.0, 3.0))
             return False
         pending.resyncs += 1
@@ -374,11 +375,11 @@ class _PendingInsert:
     unavailable_since: float | None = None
     """The time since which the shard is unavailable, if it is."""
     in_flight: bool = False
-    """Whether the shard may have stored it without an answer."""
+    """Whether the shard may have stored it, although its answer is missing."""
     sent: float = 0.0
     """The time at which it was pipelined."""
     next_frame_before: int | None = None
-    """The number of the first frame that the shard did not have then."""
+    """The number of the first frame that the shard did not have before this insert was pipelined."""
     resyncs: int = 0
     """Number of times that it was out of step or the table was gone."""
 

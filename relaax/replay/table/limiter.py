@@ -1,4 +1,4 @@
-"""Rate limits of a table: neither inserts nor samples may run ahead of the other side."""
+"""The rate limiter of a table, which bounds how far inserts and samples run ahead of each other."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ class RateLimiter:
             return allowed
 
     def force_insert(self, count: int) -> bool:
-        """Count `count` items that are inserted in any case: experience may be overwritten before it is sampled.
+        """Count `count` items without waiting, even if the insert is not allowed.
 
-        Return whether the insert was allowed. Raises ValueError if it needs more than the buffer.
+        Older items may then be evicted before they are sampled. Return whether the insert was allowed. Raises
+        ValueError if it needs more than the buffer.
         """
         self._check_count(count, self._ratio)
         with self._changed:

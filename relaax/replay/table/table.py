@@ -134,9 +134,10 @@ class Table:
             that were sent before, the table drops the writer's earlier frames, and items must not refer to them.
         keep_from: the lowest frame number that later inserts refer to.
 
-        An insert with a number that the table already has changes nothing. A full table evicts earlier items; if no
-        slots for frames are left, it evicts the oldest items. Raises SequenceGap, UnknownFrames and FrameStoreFull, and
-        ValueError if the insert is malformed or larger than the table. After an error, nothing has changed.
+        If the number is not higher than that of the writer's last insert, nothing changes. A full table evicts earlier
+        items; if no slots for frames are left, it evicts the oldest items. Raises SequenceGap, UnknownFrames and
+        FrameStoreFull, and ValueError if the insert is malformed or larger than the table. After an error, nothing has
+        changed.
         """
         with self._lock:
             known = self._writers.get(writer)

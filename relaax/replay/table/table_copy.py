@@ -21,7 +21,7 @@ PIECE_BYTES = 64 * 2**20
 _LOCKED_BYTES = 2 * 2**20
 """Bytes that are copied at a time under the table's lock: inserts and samples wait for milliseconds."""
 _PAUSE = 0.001
-"""Seconds between two such steps, in which other threads get the lock."""
+"""Seconds between two of these copies, in which other threads get the lock."""
 
 Columns = Mapping[str, npt.NDArray[Any]]
 NO_SLOTS: Slots = np.zeros(0, np.int64)
@@ -35,8 +35,8 @@ class TableCopy:
     columns: [capacity, ...] by name; a row does not change while its slot has the same item.
     head: the small arrays of the state.
 
-    An item or frame that is overwritten before its piece is copied is incomplete: its item was evicted in the
-    meantime, and `Table.restore` drops it. A table can have only one copy at a time.
+    If an item is evicted before its piece is copied, it is incomplete. A frame is incomplete if another one was written
+    to its slot. `Table.restore` drops incomplete items and frames. A table can have only one copy at a time.
     """
 
     def __init__(

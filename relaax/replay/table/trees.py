@@ -138,7 +138,7 @@ _POPPED = types.Array(types.int64, 1, "C")
 
 
 class MaxTree:
-    """A tree with a float64 priority per slot 0 to `capacity` - 1, initially 0, and the largest. Not thread-safe."""
+    """A tree with a float64 priority per slot 0 to `capacity` - 1, initially 0, and their largest. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
@@ -160,7 +160,7 @@ class MaxTree:
 
 
 class MinTree:
-    """A tree that finds the item with the lowest priority, and of equal ones the oldest. Not thread-safe.
+    """A tree that finds the oldest of the items with the lowest priority. Not thread-safe.
 
     The oldest item has the lowest key. The slot of an item is key mod `capacity`.
     """
@@ -253,9 +253,9 @@ def _pop_compiled() -> Kernel:
 class ItemSampler:
     """A sampler that draws slots with replacement, slot i with probability w_i / Σ w. Not thread-safe.
 
-    The weight w_i is priority ** `alpha` (Schaul et al. 2016, equation 1), or 1 if `alpha` is None (uniform). All draws
-    are independent, so several tables act as one if each is drawn from in proportion to its `total`. An item with
-    priority 0 has weight 0, except that with `alpha` 0 all weights are 1.
+    The weight w_i is priority ** `alpha` (Schaul et al. 2016, equation 1), or 1 if `alpha` is None (uniform). An item
+    with priority 0 has weight 0, except that with `alpha` 0 all weights are 1. Draws are independent. If each draw
+    chooses one of several tables in proportion to its `total`, the tables act as one.
     """
 
     def __init__(self, capacity: int, alpha: float | None) -> None:

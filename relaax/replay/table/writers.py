@@ -15,7 +15,7 @@ from relaax.replay.table.frame_store import FrameSlots
 
 
 class OutOfStep(ValueError):
-    """The table does not have what an insert depends on. Nothing has changed.
+    """An insert needs an earlier insert, or frames, that the table does not have. The table has not changed.
 
     The writer must continue with insert number `expected`, and send all frames that it refers to.
     """
@@ -75,10 +75,10 @@ class Writer:
         return count == 0 or first_frame == self.next_frame
 
     def positions(self, numbers: FrameNumbers, first_frame: int, count: int) -> FrameNumbers:
-        """Return positions int64 [...] of frames after `count` frames from `first_frame` on were added.
+        """Return the positions int64 [...] in `frames` of the frames `numbers`, once new frames are added.
 
-        If the new frames do not follow the present ones, they replace them. The position of number -1 is -1. Raises
-        UnknownFrames for other numbers without a frame.
+        The new frames are `count` frames from number `first_frame` on. If they do not follow the present frames, they
+        replace them. The position of number -1 is -1. Raises UnknownFrames for other numbers without a frame.
         """
         follow = self.is_continued_by(first_frame, count)
         first, end = (self.first, self.next_frame + count) if follow else (first_frame, first_frame + count)
@@ -86,7 +86,7 @@ class Writer:
         if wrong.any():
             raise UnknownFrames(
                 f"frame {numbers[wrong][0]} is unknown: the writer has {end - first} frames from number {first} on; "
-                "send all frames with this insert, under the same number",
+                "send this insert again under its number, with all frames that it refers to",
                 self.sequence + 1,
             )
         return np.where(numbers == -1, -1, numbers - first)
@@ -147,8 +147,9 @@ class Writers:
     def restore(self, state: State, lost: npt.NDArray[np.bool_]) -> None:
         """Replace all writers by those of `state`.
 
-        lost: bool [capacity + 1], frame slots that were not restored. Their frames and the frames before them are
-            dropped: if a writer refers to one, it gets UnknownFrames and sends it again.
+        lost: bool [capacity + 1], frame slots that were not restored. Of each writer, the last frame in these slots and
+            all earlier frames are dropped. If the writer refers to one of them, it gets UnknownFrames and sends it
+            again.
         """
         names = json.loads(state["writers/names"].tobytes())
         numbers = state["writers/numbers"].astype(np.int64)
