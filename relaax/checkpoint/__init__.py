@@ -1,6 +1,6 @@
 """Checkpoints of one location: atomic, verified, published by their manifest, with one writer at a time.
 
-Begin with `manager`, which saves and restores them; `store` is the interface of the places that hold them.
+Begin with `manager`, which saves and restores them; `store` is the interface of folders and buckets.
 """
 
 from relaax.checkpoint.array_file import Arrays

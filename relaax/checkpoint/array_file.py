@@ -71,12 +71,12 @@ def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.ge
     for name, entry in sorted(header.items(), key=_place):
         dtype, shape, (start, end) = _DTYPES.get(str(entry["dtype"])), tuple(entry["shape"]), entry["data_offsets"]
         if dtype is None or not all(type(axis) is int and axis >= 0 for axis in shape):
-            raise ValueError(f"{name!r} has dtype {entry['dtype']!r} and shape {entry['shape']!r}")
+            raise ValueError(f"{name!r} has an invalid dtype or shape: {entry['dtype']!r} {entry['shape']!r}")
         if start != expected or end != start + math.prod(shape) * dtype.itemsize or end > len(body):
             raise ValueError(f"{name!r} has invalid byte positions {start} to {end}")
         try:
             arrays[name] = _view(body[start:end], dtype).reshape(shape)
-        except (ValueError, OverflowError):  # more axes than numpy supports, or a huge axis next to one of 0
+        except (ValueError, OverflowError):  # more axes than numpy supports, or a huge axis and an axis of length 0
             raise ValueError(f"{name!r} has the shape {entry['shape']!r:.100}, which numpy does not support") from None
         expected = end
     if expected != len(body):

@@ -18,7 +18,10 @@ _AT_ONCE = 1 << 18  # elements per check, so that the results fit into the proce
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint. `parts`: arrays by name, in one file per part, such as one per shard. `manifest`: any JSON."""
+    """A checkpoint. `parts`: the arrays of each part, by name; a part is one file, for instance of a shard.
+
+    `manifest`: any JSON.
+    """
 
     checkpoint_id: str
     parts: Mapping[str, Arrays]

@@ -1,7 +1,8 @@
 """Results of evaluations of checkpoints, stored next to their manifests as ID/evaluation.json.
 
-An evaluator writes the file at the beginning, without a result, so that the checkpoint is not deleted meanwhile, and
-again at the end. The file is read when old checkpoints are deleted, and when the best one is selected.
+An evaluator writes the file when it begins, without a result, so that the checkpoint is not deleted during the
+evaluation. It writes the file again, with the result, when it ends. The file is read when old checkpoints are deleted,
+and when the best one is selected.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 class Holder:
     """A process that holds a lease. `pid` is valid within `boot` and `pid_namespace`.
 
-    `started` distinguishes processes with the same pid. A field is empty if the system does not provide it; then no
-    process is known to be dead.
+    `started` distinguishes processes with the same pid. A field is empty if the system does not provide it. If
+    `boot` or `started` is empty, `is_dead` returns false.
     """
 
     holder: str
@@ -47,7 +47,7 @@ class Holder:
         return cls(pid=int(value["pid"]), **texts)
 
     def is_dead(self) -> bool:
-        """Return whether the process is known to have ended. Only known in its own boot and pid namespace."""
+        """Return whether the process is known to have ended: false outside of its boot and pid namespace."""
         if not self.boot or not self.started or (self.boot, self.pid_namespace) != (_boot_id(), _pid_namespace()):
             return False
         started, state = _process(self.pid)
@@ -166,10 +166,10 @@ class Lease:
         """Acquire the lease with a fence higher than `above`, and start to renew it.
 
         Returns at once if there is no holder, or if the holder has released the lease or is known to be dead. Otherwise
-        watches the lease: if the holder renews it, the holder is alive; if not for the TTL, the lease has expired.
-        `wait(seconds)` returns true if the caller has to end. Raises LeaseHeld, LeaseWaitInterrupted and StoreError.
-        Then the method may be called again. If an earlier attempt acquired the lease but its answer was lost, the next
-        one succeeds at once.
+        watches the lease: if the holder renews it, raises LeaseHeld; if the holder does not renew it for the TTL, takes
+        it over. `wait(seconds)` returns true if the caller has to end; then raises LeaseWaitInterrupted. May also raise
+        StoreError. After an error, the method may be called again. If an earlier attempt acquired the lease but its
+        answer was lost, the next one succeeds at once.
         """
         wait = wait or _sleep
         seen, since, logged = self._read(), self._clock(), False
@@ -218,7 +218,7 @@ class Lease:
             try:
                 self._store.put_if(KEY, self._record.encode(), self._tag)
             except StoreError as error:
-                _log.warning("the lease could not be released, the next server will wait %g s: %s", self._ttl, error)
+                _log.warning("could not release the lease, so the next server waits %g s for it: %s", self._ttl, error)
 
     @property
     def _where(self) -> str:
@@ -235,15 +235,15 @@ class Lease:
     def _watch(
         self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
     ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
-        """Return the record and since when it is unchanged. Raises LeaseHeld if a living process has changed it."""
+        """Return the record and the time since which it is unchanged. Raises LeaseHeld if a live process changed it."""
         now = self._read()
         if since is not None and now[1] == before[1]:
             return now, since
         record = now[0]
         if now[1] != before[1] and record is not None and not self._is_free(record):
             raise LeaseHeld(
-                f"{record.holder} writes its checkpoints to {self._where}: end it, or use another location; where it "
-                f"is gone, its lease ends {self._ttl:g} s after its last sign of life"
+                f"{record.holder} writes its checkpoints to {self._where}: end it, or use another location; if it "
+                f"has been killed, its lease ends {self._ttl:g} s after the last renewal"
             )
         return now, self._clock()
 

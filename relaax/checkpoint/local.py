@@ -234,7 +234,8 @@ class LocalStore(Store):
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         there = missing[-1].parent if missing else directory
         if there not in self._safe:
-            # A killed process may have created it without syncing it. If syncing is forbidden, we did not create it.
+            # A killed process may have created the directory without syncing its parent. If this process may not open
+            # the parent, it did not create the directory.
             with contextlib.suppress(OSError):
                 _sync_directory(there.parent)
             self._safe.append(there)

@@ -58,7 +58,10 @@ def no_usable_checkpoint_error(location: str, reasons: Mapping[str, str]) -> NoU
 
 
 def later_format_error(location: str, checkpoint_id: str, later: LaterFormat, ids: Sequence[str]) -> NoUsableCheckpoint:
-    """Return the error for a newest checkpoint of a later version. If `ids` are removed, an older one can be used."""
+    """Return the error to raise if a later version of RELAAX saved the newest checkpoint.
+
+    `ids`: the checkpoints to remove, so that an older one can be used.
+    """
     return NoUsableCheckpoint(
         f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Use that version, or "
         "another checkpoint location. To continue from an older checkpoint and lose this one, "
@@ -102,7 +105,10 @@ class CheckpointManager:
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
-        """Return the ids of the checkpoints with a manifest, newest first, except those set aside or abandoned here."""
+        """Return the ids of the checkpoints with a manifest, newest first.
+
+        Checkpoints that were set aside, or that this object has abandoned, are omitted.
+        """
         return self._published(self.store.list())
 
     def aside(self) -> dict[str, str]:
@@ -136,9 +142,9 @@ class CheckpointManager:
     ) -> Checkpoint | None:
         """Return the newest checkpoint whose requested parts verify and which `use` accepts.
 
-        Returns None if there are no checkpoints. Newer ones are damaged: they are logged and set aside. `use` raises
-        Damaged for a checkpoint that it cannot use. Raises NoUsableCheckpoint if there are checkpoints and none can be
-        used, or if the newest undamaged one is of a later version; then the store is unchanged.
+        Returns None if there are no checkpoints. Newer checkpoints, which are damaged, are logged and set aside. `use`
+        raises Damaged for a checkpoint that it cannot use. Raises NoUsableCheckpoint if there are checkpoints and none
+        can be used, or if the newest undamaged one is of a later version; then the store is unchanged.
         """
         found = self.published()
         for checkpoint_id in found:
@@ -167,7 +173,7 @@ class CheckpointManager:
         self._damaged[checkpoint_id] = why
 
     def remove(self, checkpoint_id: str) -> None:
-        """Delete a checkpoint, the manifest first. For requests by a person."""
+        """Delete a checkpoint, the manifest first. Call it only if a person has requested it."""
         aside = f"{checkpoint_id}/{ASIDE}"
         keys = self.store.list(f"{checkpoint_id}/")
         for key in sorted(keys, key=lambda key: (key == aside, key != manifest_key(checkpoint_id))):
@@ -204,7 +210,7 @@ class CheckpointManager:
         return Checkpoint(checkpoint_id, parts, full)
 
     def begin_checkpoint(self, global_step: int) -> str:
-        """Return the id of a new checkpoint. Its number is new, also among abandoned checkpoints."""
+        """Return the id of a new checkpoint. No other checkpoint, not even an abandoned one, has its number."""
         if self.lease:
             self.lease.check_known()
         keys = self.store.list()
@@ -218,7 +224,7 @@ class CheckpointManager:
         return self._id(self._highest + 1, global_step)
 
     def write_part(self, checkpoint_id: str, name: str, arrays: Arrays) -> dict[str, Any]:
-        """Write a part, verify it by reading it, and return its description. A process may write its own part."""
+        """Write a part, verify it by reading it, and return its description. Each shard may write its part itself."""
         wrong = not_finite(arrays) if self._finite else None
         if wrong is not None:  # it could not be restored, and would cause the deletion of usable ones
             raise StoreError(f"{wrong}: training has diverged, so no checkpoint is saved")
@@ -280,7 +286,7 @@ class CheckpointManager:
         self._delete_leftovers()
 
     def _add_to_leftovers(self, checkpoint_id: str, names: Iterable[str]) -> None:
-        # It may be published although the store failed. The manifest is deleted first, and is ignored until then.
+        # The manifest may be stored, although the store reported a failure. It is ignored until it is deleted.
         self._abandoned.add(checkpoint_id)
         self._leftovers.update([manifest_key(checkpoint_id), *(part_key(checkpoint_id, name) for name in names)])
 
@@ -330,8 +336,9 @@ class CheckpointManager:
     def _delete_old(self) -> None:
         """Delete all but the newest and the best. The last saved one is among the newest, so a usable one remains.
 
-        An older checkpoint without a manifest was abandoned; one of its parts may have been written after that.
-        Checkpoints that are set aside or cannot be read are kept and not counted.
+        If a checkpoint older than the newest has no manifest, it was abandoned. Its parts are deleted too: one of them
+        may have been written after `abandon`. Checkpoints that are set aside or cannot be read are kept and not
+        counted.
         """
         keys = self.store.list()
         found = self._published(keys)
@@ -452,7 +459,7 @@ def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def _check_size(store: Store, description: Mapping[str, Any]) -> None:
-    """Check a part's size before reading it, because a file may be longer than any disk."""
+    """Check a part's size before reading it, because a sparse file may have any length."""
     check_size(store.size(description["key"]), description)
 
 

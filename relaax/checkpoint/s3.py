@@ -78,7 +78,7 @@ def read_keys(path: Path | str) -> AwsKeys:
     return AwsKeys(value["access"], value["secret"])
 
 
-@functools.cache  # refused keys are read repeatedly
+@functools.cache  # after each refusal the keys are read again: warn only once
 def _warn_readable_keys(file: Path) -> None:
     _log.warning("all users of this machine can read %s, which contains secret keys: chmod 600 %s", file, file)
 
@@ -218,8 +218,8 @@ def require_region(session: Any, client: Any) -> None:
 def _no_region(name: str, known: Sequence[str] = ("eu-central-1",)) -> ConfigurationError:
     near = nearest(name, known) or known[0]
     return ConfigurationError(
-        f"{name!r} is not a region of boto3, such as {near}: correct AWS_DEFAULT_REGION or ~/.aws/config; a "
-        "newer region needs a newer boto3, or its endpoint"
+        f"{name!r} is not a region of boto3, such as {near}: correct AWS_DEFAULT_REGION or ~/.aws/config; "
+        "for a newer region, install a newer boto3 or set the endpoint"
     )
 
 
@@ -242,7 +242,7 @@ _ERRORS: tuple[tuple[Any, type[StoreError], str], ...] = (
 
 @contextmanager
 def store_errors(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
-    """Convert errors of the body to StoreError: `cannot read s3://bucket/key: ...`."""
+    """Convert errors of the `with` block to StoreError: `cannot read s3://bucket/key: ...`."""
     begun = f"cannot {verb} {where}"
     service = display_url(endpoint)
     try:
