@@ -42,7 +42,7 @@ class Mean:
 
 
 class Aggregator:
-    """A collector of samples from any thread, and of their means for one writer.
+    """A collector of samples, which any thread adds. One writer calls `drain` to get their means.
 
     If a sum overflows, the sample is dropped and a warning is logged at most once a minute. Names beyond the first
     `max_names` are dropped, and a warning is logged once. Names that clients choose are counted separately: at most
@@ -78,7 +78,7 @@ class Aggregator:
                 self._add(name, total, count, worker_id)
 
     def forget(self, worker_id: str) -> None:
-        """Release the client-chosen names that only this worker used, as it has disconnected."""
+        """Release the client-chosen names that only this worker used. Called when it has disconnected."""
         with self._lock:
             self._clients_names.forget(worker_id)
 

@@ -68,7 +68,7 @@ class MetricsCopy:
         return done
 
     def _size_in_store(self, name: str) -> int:
-        """Return the size of the copy, for the first look at a file: an earlier process may have copied it."""
+        """Return the size of a file's copy; ask the store if only an earlier process may have copied the file."""
         if name in self._copied:
             return self._copied[name]
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 SHOWN_AT_MOST = 64
 KNOWN_AT_MOST = 16_384
-"""Workers. Beyond it the oldest is dropped: if no scalars are written, silent workers are never removed."""
+"""Maximum number of workers. Beyond it the oldest is dropped, because only `scalars` removes silent workers."""
 WORKER_FIGURES = ("memory_mb", "processor_percent")
 _OF_SERVERS = {
     "server/memory_mb": "system/rlx_server_memory_mb",
@@ -28,7 +28,7 @@ class _Worker:
 
 
 class Fleet:
-    """A collector of figures from any thread, and of their scalars for one writer.
+    """A collector of workers' figures, which any thread adds. One writer calls `scalars`.
 
     A worker is identified by its first actor index. The first 64 have curves of their own; mean and maximum cover all.
     A worker that has not reported for `silence` seconds is dropped.

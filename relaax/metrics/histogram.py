@@ -58,9 +58,9 @@ SHARES: Mapping[str, float] = {"p50": 0.5, "p99": 0.99}
 
 
 class Quantiles:
-    """A collector of histograms from any thread, and of their medians and 99th percentiles for one writer.
+    """A collector of histograms, which any thread adds. One writer calls `drain` to get medians and 99th percentiles.
 
-    Bounded: names beyond the first `max_names` are dropped.
+    Names beyond the first `max_names` are dropped.
     """
 
     def __init__(self, max_names: int = 64) -> None:

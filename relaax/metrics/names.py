@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_NAME_LENGTH = 160
-"""The length of a client's metric name, 128, plus its prefix."""
+"""The maximum length of a client's metric name, 128, plus some for its prefix."""
 
 CLIENTS = "client/"
 """The prefix of names that clients choose."""

@@ -15,7 +15,7 @@ from relaax.rlx.messages import MAX_NUMBER
 _log = logging.getLogger(__name__)
 
 OUTLYING = 100.0
-"""An outlier is a return more than this times as large as the median, over clients, of their largest magnitudes."""
+"""A return is an outlier if its magnitude exceeds this factor times the median of all clients' largest magnitudes."""
 JUDGES = 3
 """Minimum number of clients for a comparison. If only two differ, either could be wrong."""
 COMPARED_CLIENTS = 256
@@ -34,7 +34,7 @@ class RecentReturns:
     def __init__(self, window: int = 100) -> None:
         self._last: deque[tuple[float, str]] = deque(maxlen=window)
         self._window = window
-        self._clients: OrderedDict[str, deque[tuple[int, float]]] = OrderedDict()  # the newest of each, numbered
+        self._clients: OrderedDict[str, deque[tuple[int, float]]] = OrderedDict()  # newest of each, numbered by episode
         self._bound = math.inf
         self._refresh_at = 0
         self._warn = RateLimitedLog(_log)
@@ -130,7 +130,8 @@ class RecentReturns:
             return
         largest = (max(abs(value) for _, value in own) for own in self._clients.values())
         self._bound = OUTLYING * max(1.0, statistics.median_low(largest))
-        # Restored returns have no client and stay, because the first episodes to end after a start are the short ones.
+        # Restored returns have no client and are kept. After a start, short episodes end first, so the bound may be too
+        # low for restored returns.
         outliers = [(value, client) for value, client in self._last if client and abs(value) > self._bound]
         if outliers:
             kept = [entry for entry in self._last if entry not in outliers]

@@ -1,4 +1,4 @@
-"""Metadata of a run beside its curves: configuration, hyperparameters, layout."""
+"""Metadata of a run, stored with its curves: configuration, hyperparameters, and layout of the charts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunDescription:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """Flatten to the types that TensorBoard compares: numbers, booleans and text. `network.dense` is "64, 64"."""
+    """Flatten to the types that TensorBoard compares: numbers, booleans and text. The list [64, 64] is "64, 64"."""
     result: dict[str, bool | float | str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
@@ -97,7 +97,7 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Is it fast?": {
         "environment steps per second, all workers": ("speed/steps_per_second",),
         "answer and turnaround, ms: median": ("latency/act_ms/p50", "latency/turnaround_ms/p50"),
-        "answer and turnaround, ms: 99 in 100 within": ("latency/act_ms/p99", "latency/turnaround_ms/p99"),
+        "answer and turnaround, ms: 99th percentile": ("latency/act_ms/p99", "latency/turnaround_ms/p99"),
         "answer as clients see it, ms: mean": ("client/latency/.*",),
     },
     "Is it healthy?": {
@@ -122,7 +122,7 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def layout_value() -> Any:
-    """Return the layout as a Summary.Value."""
+    """Return the layout of the charts as a Summary.Value."""
     from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
     layout = layout_pb2.Layout(

@@ -19,7 +19,7 @@ LARGEST_SHARE = 1 / 4000
 workers, and the system walks all pages of a process to measure its memory."""
 
 SERVER_EVERY = 3
-"""One in this many samples includes the server: it costs as much as the worker's own, and every worker takes it."""
+"""One in this many samples includes the server: all workers sample it, and each time costs as much as the worker."""
 
 
 class ProcessUsage:
@@ -49,9 +49,9 @@ class ProcessUsage:
 
 
 class Sampler:
-    """Sample a worker, its server and its machine in the thread that calls `beat`; another thread takes the figures.
+    """A sampler of a worker, its server and its machine. One thread calls `beat`, and another one calls `take`.
 
-    They are gauges by name: worker/..., server/... and machine/available_memory_mb, if the system provides them.
+    The figures are gauges by name: worker/..., server/... and machine/available_memory_mb, if the system provides them.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ _V2 = _Version("", "memory.max", "memory.current", "inactive_file")
 
 
 def available_memory() -> int:
-    """Return the bytes that processes beside this one could still take, without swap."""
+    """Return the available memory in bytes, without swap, within the limits of this process's control groups."""
     return min([psutil.virtual_memory().available, *(max(0, limit - used) for limit, used in _limits())])
 
 
 def total_memory() -> int:
-    """Return the bytes that all processes beside this one may take together."""
+    """Return the memory of the machine in bytes, or the limit of this process's control groups if it is lower."""
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())])
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Yield limit and use of each group that this process belongs to and that has a limit."""
+    """Yield limit and use, in bytes, of each control group of this process that has a limit."""
     for version, path in _groups():
         mount = _MOUNTS / version.mount
         # Within a container the path may be the host's, and the mount is the container's own group.

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 RETRY = 60.0
 """Maximum seconds between two attempts to write while the directory is not writable."""
 EVENT_FILE_BYTES = 1_000_000
-"""Maximum size of an event file, about: after each growth, a store copies the whole file."""
+"""Approximate maximum size of an event file. When a file has grown, a store copies the whole file."""
 _EVENTS = "events.out.tfevents."
 _EVENT_FILE = re.compile(re.escape(_EVENTS) + r"(\d{1,10})\.")
 _numbers = itertools.count()
@@ -38,9 +38,9 @@ class Preface(Protocol):
 
 
 Source = Callable[[], tuple[int, Mapping[str, float]]]
-"""Return the global step and the scalars to write at it."""
+"""A function that returns the global step and the scalars to write for it."""
 Origin = Callable[[], tuple[object, int]]
-"""Return the identity of the training's current start, and the global step from which it continues."""
+"""A function that returns the identity of the training's current start, and the global step from which it continues."""
 
 
 class MetricsWriter:
@@ -66,7 +66,7 @@ class MetricsWriter:
         self._preface = preface
         self._is_introduced = False
         self._origin = origin
-        self._start: object = self  # identity of the start that was written last; first none
+        self._start: object = self  # identity of the start that was written last; `self`: none
         self._events: EventFile | None = None
         self._pause = 0.0  # seconds until the next attempt while writing fails
         self._next = 0.0
@@ -93,7 +93,7 @@ class MetricsWriter:
         self._abandon()
 
     def _write(self) -> None:
-        origin = self._origin()  # read first: scalars from before a restart must not follow its event
+        origin = self._origin()  # read first: no scalars from before a restart may follow the restart's event
         try:
             step, scalars = self._source()
         except Exception:  # a bug: the next scalars may still be available
@@ -148,8 +148,8 @@ class MetricsWriter:
 class EventFile:
     """A new event file in `directory`, named as by TensorBoard's own writer. Raises OSError.
 
-    Readers sort files by name, which begins with the time. Even if the clock is behind, its number is the highest in
-    the directory.
+    Readers sort files by name, which begins with a number. The number is the time, or one more than the highest number
+    in the directory if the clock is behind.
 
     TensorBoard's own writer is not used: its thread prints a traceback if the disk is full.
     """
