@@ -1,4 +1,4 @@
-"""The loss of an actor-critic, and its derivative by the network's outputs."""
+"""The loss of an actor-critic, and its derivative with respect to the network's outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ActorCriticLoss:
     A_t and R_t are constants. Masked steps have weight 0. c is `value_loss_weight`, beta `entropy_beta`.
 
     An engine calls it with the outputs of some examples (head -> float32 [B, width]). It returns the derivative of the
-    loss by these outputs, in the same form. To change the loss, change this class.
+    loss with respect to these outputs, in the same form. To change the loss, change this class.
     """
 
     def __init__(self, config: ActorCriticConfig, policy: Distribution, batch: Batch) -> None:

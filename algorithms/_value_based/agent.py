@@ -44,7 +44,10 @@ def sarsa_targets(rollout: Rollout, target_values: Values, config: Any) -> Array
 
 
 def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
-    """Return the discounted sum of the rewards from t to the rollout's end and of max_a Q(., a; target) there (S2)."""
+    """Return the discounted sum of the rewards from t to the rollout's end, plus a bootstrap value (Algorithm S2).
+
+    The bootstrap value is the discounted max_a Q(s, a; target) of the state s after the rollout.
+    """
     following = target_values(rollout.newest(), rollout.states[1])
     return n_step_returns(
         rollout.rewards, rollout.discounts, greedy_values(following, rollout.values[-1] if config.double else None)
@@ -52,9 +55,9 @@ def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Arra
 
 
 TARGETS = {"async_q": q_targets, "async_sarsa": sarsa_targets, "n_step_q": n_step_targets}
-"""Functions that return the targets y_t of a full rollout (T + 1 rows), float32 [T, N]. If an episode terminated at t,
-y_t is r_t.
-"""
+"""Functions that return the targets y_t of a full rollout (T + 1 rows), float32 [T, N].
+
+If an episode terminated at t, y_t is r_t."""
 
 
 class Agent(AgentBase):
@@ -103,7 +106,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # unless the caller has done so already
+            self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.truncated_inputs(step)
             values = None if final is None else self._final_values(self._inputs.normalized(final))
@@ -122,7 +125,7 @@ class Agent(AgentBase):
         else:  # all transitions are void
             self._use(self._exchange.push(None))
         rollout.begin_next()
-        if self._spec.lstm:  # its gradient needs the activations of all rows, also of the first one
+        if self._spec.lstm:  # the gradient of an LSTM needs the activations of all rows, also of the first one
             outputs, self._inputs.state_after = self._actor.act(rollout.inputs[0], self._inputs.state, rollout.row)
             rollout.values[0] = self._q.values(outputs)
 

@@ -37,12 +37,12 @@ class Config(ReplayConfig):
     replay_capacity: Free[int] = Field(
         2_000_000,
         ge=1,
-        description="Maximum transitions in all replay servers; in the paper, trimmed every 100 updates.",
+        description="Maximum transitions in all replay servers; the paper trims the memory every 100 updates.",
     )
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
-        description="Average samples of a transition; actors and learners wait for each other to keep it. "
+        description="How often a transition is sampled on average; actors and learners wait for each other to keep it. "
         "null: no waiting, as in the paper.",
     )
     n_step: Free[int] = Field(3, ge=1, le=100, description="Number of rewards in a target.")

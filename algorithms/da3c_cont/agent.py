@@ -71,7 +71,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # unless the caller has done so already
+            self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.truncated_inputs(step)
             values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)

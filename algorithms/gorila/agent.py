@@ -72,7 +72,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # unless the caller has done so already
+            self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
             final, values = self._inputs.truncated_inputs(step), None
             if final is not None and self.config.actors_set_priorities:

@@ -50,7 +50,7 @@ class ReplayConfig(ActionValueConfig):
     )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
-        description="Average samples of a transition; actors and learners wait for each other to keep it. "
+        description="How often a transition is sampled on average; actors and learners wait for each other to keep it. "
         "null: no waiting. In Algorithm 1 of Nair et al. 2015 it is 32.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
@@ -111,7 +111,10 @@ class ReplayConfig(ActionValueConfig):
 
     @abstractmethod
     def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
-        """Return the probability of a random action of the actors `ranks` among `count`, float64 [N] or one for all."""
+        """Return the probability of a random action: float64 [N], or one number for all actors.
+
+        `ranks`: the ranks of the N actors among all `count` training actors.
+        """
 
     def layout(self, observation_space: Space) -> ObservationLayout:
         """Return the stored form of observations."""

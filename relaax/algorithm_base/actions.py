@@ -64,7 +64,7 @@ LARGEST_BOUND = 1e6
 
 
 class RealActions:
-    """Normally distributed actions u, float32 [N, D], in a space of real Boxes: one, or a Tuple or Dict.
+    """Normally distributed actions u, float32 [N, D], for a Box of real numbers, or a Tuple or Dict of such Boxes.
 
     If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. In other dimensions u is
     added to the number within the bounds that is nearest to 0. The result is clipped to the bounds. Clipping is part of

@@ -41,7 +41,7 @@ class RMSPropConfig(OptimizerConfig):
     """
 
     decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
+    epsilon: float = Field(1e-5, gt=0, description="Added to the mean of squared gradients, inside the square root.")
     centered: Centered = False
 
     def spec(self) -> OptimizerSpec:
@@ -55,7 +55,7 @@ class AdamConfig(OptimizerConfig):
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
     beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    epsilon: float = Field(1e-8, gt=0, description="Added to the root of that mean.")
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of the mean of squared gradients.")
 
     def spec(self) -> OptimizerSpec:
         from relaax.optim.optimizers import Adam
@@ -151,7 +151,7 @@ class ConfigBase(Section):
     delay_compensation: Free[float] = Field(
         0.04,
         ge=0,
-        description="Weight of this correction, lambda of Zheng et al. 2017.",
+        description="Weight of the correction of delay_compensated, lambda of Zheng et al. 2017.",
     )
     loss_outlier_deviations: Free[float | None] = Field(
         None,

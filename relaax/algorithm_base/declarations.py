@@ -39,7 +39,7 @@ class ParameterServerBase(ABC):
         return spec
 
     def statistics(self) -> Mapping[str, int]:
-        """Return the statistics that all workers share: their names, and the count of numbers of one sample of each.
+        """Return the statistics that all workers share: the name of each, and the length of one sample.
 
         Agents pass samples to `context.metrics.statistic`; `Pulled.statistics` has the merged moments of all workers. A
         name consists of letters, digits and `_ . - /`. The default is an empty mapping.
@@ -104,5 +104,5 @@ class ReplayBase(ABC):
 
     @classmethod
     def bundled(cls, config: Any) -> bool:
-        """Return whether each worker learns, from its session's own table. If not, learners share one table."""
+        """Return whether each worker learns from a table of its session. If not, learners share one table."""
         return False

@@ -21,7 +21,8 @@ Array = npt.NDArray[Any]
 class Inputs:
     """The next network inputs of an agent over N environments, and the rewards that it learns from.
 
-    Observations are encoded, images with the frames before them, and normalised by the statistics of all workers.
+    Observations are encoded and normalised by the statistics of all workers. Images are stacked with the frames before
+    them.
 
     `newest`: [N, *spec.inputs], normalised inputs; the next call overwrites images. `unnormalized`: the same inputs
     before normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LearnerContext:
-    """The arguments of a learner. `learner` is its index, from 0; for a bundled learner the worker's first actor."""
+    """The arguments of a learner.
+
+    `learner` is its index, from 0. For a bundled learner it is the index of the worker's first actor.
+    """
 
     observation_space: Space
     action_space: Space
@@ -72,6 +75,6 @@ class LearnerBase(ABC):
 
 
 def record_sample(metrics: MetricsRecorder, sampled: Sampled) -> None:
-    """Record the size of the sampled memory and the mean age of the items. The caller of a learner calls it."""
+    """Record the size of the sampled memory and the mean age of the items. The caller of `step` calls it."""
     metrics.scalar("replay/size", float(sampled.size))
     metrics.scalar("replay/sample_age", float(sampled.ages.mean()))

@@ -17,7 +17,7 @@ from relaax.rlx import Box, Discrete, MultiBinary, Space
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
-"""Triples: least pixels of an image's shorter side, the default convolutions, the width of the dense layer."""
+"""Triples: minimum pixels of an image's shorter side, the default convolutions, the width of the dense layer."""
 LAYERS: Layers = (
     (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
     (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
@@ -190,7 +190,7 @@ def input_refusal(space: Space) -> str | None:
 def image_part(config: NetworkConfig, observation_space: Space) -> int | None:
     """Return the index of the part of a Tuple or Dict that gets convolutions; None if no part does.
 
-    It is the only part that is an image and looks like one. A smaller image is flattened to numbers, unless
+    If exactly one part is an image and looks like one, it is that part. Smaller images are flattened to numbers, unless
     convolutions are configured.
     """
     elements = list(observation_space.elements())
@@ -303,7 +303,9 @@ class AgentConfig(ConfigBase):
     normalize_observations: Fixed[bool] = Field(
         False, description="Normalise observations except images: (x - mean) / std, clipped to +-10."
     )
-    subtract_mean_image: Fixed[bool] = Field(False, description="Subtract from images the mean of the first 20,000.")
+    subtract_mean_image: Fixed[bool] = Field(
+        False, description="Subtract the mean of the first 20,000 images from each image."
+    )
     history_len: Fixed[int | None] = Field(
         None, ge=1, le=16, description="Stacked frames of an image. Default: 4, and 1 for images of bool."
     )

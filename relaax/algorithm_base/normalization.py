@@ -27,12 +27,12 @@ class MeanImage:
 
     Without it, a bright, even background dominates the input of each filter. The background is the same in all
     examples, so an update for a few examples changes the outputs for all of them, and units leave the active range of
-    their activation. With the mean image subtracted (Krizhevsky et al. 2012), the background is 0, and the input is
-    what moves.
+    their activation. With the mean image subtracted (Krizhevsky et al. 2012), the background is 0, and only
+    moving objects remain.
     """
 
     def __init__(self, name: str, size: int, metrics: MetricsRecorder, max_pixel: int = MAX_PIXEL) -> None:
-        """`size`: count of numbers of one frame; `max_pixel`: the largest pixel value, 255 for bytes."""
+        """`size`: number of values in one frame; `max_pixel`: the largest pixel value, 255 for bytes."""
         self._name, self._size, self._metrics, self._max_pixel = name, size, metrics, max_pixel
         self._moments = Moments.zeros(size)
         self._repeated: Array | None = None
@@ -197,7 +197,7 @@ class Normalization:
     def mean_and_std(self, shape: tuple[int, ...]) -> tuple[Array, Array] | tuple[None, None]:
         """Return mean and standard deviation for inputs of this shape, float64 each; None without normalisation.
 
-        Mean images are in units in which pixels are from 0 to 1.
+        In a mean image, pixels are from 0 to 1.
         """
         if self._pixels and (self._image or self._observation):
             image, numbers = np.zeros(self._pixels), np.zeros(shape[0] - self._pixels)

@@ -19,13 +19,13 @@ _LARGEST = np.finfo(np.float32).max
 class ObservationEncoder:
     """Network inputs for the N environments of a connection, with the frame history that images need.
 
-    An image becomes uint8 [N, H, W, C x history]: one Box of uint8 and shape [H, W] or [H, W, C], or one of bool and
-    shape [H, W, C], whose True becomes 255. Other spaces become float32 [N, D]: numbers in C order, a Discrete as
+    An image is one Box of uint8 with shape [H, W] or [H, W, C], or of bool with shape [H, W, C]. It becomes uint8
+    [N, H, W, C x history]; True becomes 255. Other spaces become float32 [N, D]: numbers in C order, a Discrete as
     one-hot, the parts of a Tuple or Dict concatenated. Parts of bytes that look like an image are scaled from 0..255 to
     0..1.
 
-    `image`: index of the part that is an image with frames to stack (see `image_part`). Its pixels, from 0 to 1 in the
-    order of [H, W, C x history], are then the first numbers.
+    `image`: index of the part of a Tuple or Dict that is an image with frames to stack (see `image_part`). The first
+    numbers are then its pixels, from 0 to 1, in the order of [H, W, C x history].
     """
 
     def __init__(self, space: Space, environments: int, history: int, image: int | None = None) -> None:

@@ -13,7 +13,7 @@ from relaax.nn.specification import NetworkSpec
 Vector = npt.NDArray[np.floating[Any]]
 
 LIMIT = 10.0
-"""Bound of normalised observations, which are clipped to plus or minus this: networks are not trained on more."""
+"""Bound of normalised observations: they are clipped to plus and minus this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ GreedyAction = LargestOutput | LargestOutputs | PositiveOutputs | ScaledOutput
 class PolicyGraph:
     """The computation of the greedy action from observations.
 
-    `ObservationEncoder` encodes the observations, with `history` frames of the image, which is part `image` of several.
+    `ObservationEncoder` encodes the observations, with the arguments `history` and `image`.
     If there is a `mean`, inputs x (pixels from 0 to 1) become (x - mean) / std, clipped to plus and minus `limit`;
     `mean` and `std` are float64 in the shape of the inputs. Then the network computes its outputs, and `action` the
     action. `heads`: the outputs that describe the policy.

@@ -53,7 +53,7 @@ def rewards_and_discounts(
 
 
 class Rollout:
-    """T steps of N environments in preallocated arrays. Call `act` and `outcome` alternately; full after T steps.
+    """T steps of N environments in preallocated arrays. Call `act` and `outcome` alternately.
 
     Inputs, actions and values have T + 1 rows. If the agent acts once more before the batch is made, row T is the first
     row of the next rollout. `values`: the network's values of the inputs, float32 [T + 1, N, *value_shape]. `policy`
@@ -93,7 +93,7 @@ class Rollout:
 
     @property
     def row(self) -> int | None:
-        """Row of the batch that the next `act` fills; None if that row belongs to the batch after it."""
+        """Row of the batch that the next `act` fills; None if the rollout is full."""
         return None if self.full else self.steps
 
     def clear(self) -> None:

@@ -69,14 +69,14 @@ class VectorBuffer:
     """A buffer for vectors float32 [E, D], which are inserted unchanged with each transition."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return the stored form of the next inputs, [E, ...]; `peek`: of final inputs, which are not stacked."""
+        """Return the stored form [E, ...] of the next inputs. `peek` does so for final inputs, and changes no stack."""
         copy: Stored = inputs.copy()
         return copy
 
     peek = push
 
     def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
-        """Return all frames from the oldest that `stored` refers to, and its number. Discard older frames."""
+        """Return all frames from the oldest that `stored` refers to, and the number of the first. Drop older frames."""
         return None, 0
 
     def clear(self) -> None:
@@ -219,10 +219,10 @@ def priorities_of(errors: npt.NDArray[np.floating[Any]], offset: float) -> Numbe
 
 @dataclass(slots=True)
 class _Completed:
-    """Complete transitions, except for their next observation: n rows (the last n actions) of E environments.
+    """Transitions that lack only their next observation: n rows (the last n actions) of E environments.
 
     where: bool [n, E], which rows are complete. discounts: float64 [n, E]. cut_off: bool [E], where the episode was
-    truncated: there `final` [E, ...] is the next observation, with the values `values`, float [E].
+    truncated. There, the next observation is `final` [E, ...], with the values `values`, float [E].
     """
 
     where: Mask

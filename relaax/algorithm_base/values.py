@@ -88,7 +88,7 @@ def values_of(q_t: Floats, a_t: Actions) -> Floats:
 
 
 def greedy_values(q_t: Floats, selector_q_t: Floats | None = None) -> Floats:
-    """Return the values of the best actions, float32 [...], by q_t [..., A] of the target network.
+    """Return the values of the best actions, float32 [...], according to q_t [..., A] of the target network.
 
     With `selector_q_t` of the online network they are double estimates: `selector_q_t` selects the best action, and
     `q_t` gives its value (van Hasselt et al. 2016, equation 4). This avoids selecting an action because its value is
@@ -140,7 +140,7 @@ class ValueLoss:
     """The sum over a batch of w_i * loss(Q(s_i, a_i) - y_i). The targets y_i are constants.
 
     An engine calls it with the outputs of some examples (head -> float32 [B, width]). It returns the derivative of the
-    loss by these outputs, in the same form.
+    loss with respect to these outputs, in the same form.
 
     `a_t`: int64 [B], from 0. `targets`, `weights`: float32 [B]. The weight w_i is 0 for a void example, an importance
     weight with prioritised sampling, and 1 / environments for a mean over environments.
@@ -197,7 +197,7 @@ class HeldOutStates:
         self._next = 0.0
 
     def add(self, inputs: npt.NDArray[Any]) -> None:
-        """Add a part of inputs [N, ...] on every `KEEP_INTERVAL`-th call until the set is complete."""
+        """Add the inputs [N, ...] of every `KEEP_INTERVAL`-th call, until the set is complete."""
         if self._count >= self._size:
             return
         if self._steps % KEEP_INTERVAL == 0:

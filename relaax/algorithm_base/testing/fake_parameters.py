@@ -34,7 +34,7 @@ class ContractBroken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPush:
-    """A recorded push. `base`: the last pulled parameters before it. `statistics`: the samples since the push before.
+    """A recorded push. `base`: the last pulled parameters before it. `statistics`: the samples since the previous push.
 
     `loss`: the loss of the gradient, if the agent passed it.
     """
@@ -130,7 +130,7 @@ class FakeParameters(ParameterClientBase, Parameters):
     def register(self, registration: Registration) -> Registered:
         """Register once, before any other call. Actors get indices from `first_actor` on.
 
-        Without training there is no target network.
+        If the purpose is not training, there is no target network.
         """
         _require(self.registration is None, "register was called twice")
         acts = registration.purpose.acts

@@ -37,9 +37,9 @@ def _sample(element: ElementarySpace, shape: tuple[int, ...], rng: np.random.Gen
 class RandomEnvironments:
     """N environments with random observations, rewards and ends of episodes, determined by the seed.
 
-    `next_step` (for all, or for each): end episodes in gymnasium's NEXT_STEP mode; if false, in SAME_STEP mode. Actions
-    that are not in the action space raise ContractBroken. `counted`: the number of transitions so far that are not
-    void.
+    `next_step`: whether episodes end in gymnasium's NEXT_STEP mode, for all environments or for each; if false, in
+    SAME_STEP mode. Actions that are not in the action space raise ContractBroken. `counted`: the number of transitions
+    so far that are not void.
 
     Observations and rewards do not depend on the actions, so two agents get the same ones. Arrays are read-only, like
     received ones.
