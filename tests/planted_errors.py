@@ -839,7 +839,7 @@ ERRORS = (
     planted(
         "activations-of-another-batch",
         "a gradient uses activations of the previous batch",
-        [(HOST_PY, "        self._kept.clear()  # the next rows are others\n", "")],
+        [(HOST_PY, "        self._kept.clear()  # the next batch has other rows\n", "")],
         ENGINES,
     ),
     planted(

@@ -38,10 +38,10 @@ class ActionValues:
         return values
 
     def gradient(self, by_values: Array) -> dict[str, Array]:
-        """Compute the derivative by the outputs of a loss that is a function of the values, head -> float32 [B, width].
+        """Compute a loss's derivative by the outputs from its derivative by the values.
 
         `by_values`: float32 [B, choices], the derivative by the values. The values are linear in the outputs, so the
-        outputs are not needed.
+        outputs are not needed. Returns head -> float32 [B, width].
         """
         by_values = np.asarray(by_values, np.float32)
         if not self.dueling:

@@ -44,7 +44,7 @@ class Distribution(ABC):
     def gradient(
         self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
     ) -> tuple[dict[str, Array], Array, Array]:
-        """Compute the derivative of a loss by the outputs, if it is a function of log pi(a_t) and the entropy.
+        """Compute the derivative by the outputs, for a loss that depends on log pi(a_t) and the entropy.
 
         `outputs`: head -> float32 [B, width]. `a_t`: [B, *action_shape]. `by_log_probability`, `by_entropy`: float32
         [B], the derivatives of the loss by log pi(a_t) and by the entropy in nats. Returns the derivative by the
@@ -163,7 +163,7 @@ class Bernoulli(Distribution):
         one, zero = _sigmoid(logits), _sigmoid(-logits)
         log_probability: Array = -np.logaddexp(0, np.where(a_t, -logits, logits)).sum(axis=1)
         entropy: Array = (one * np.logaddexp(0, -logits) + zero * np.logaddexp(0, logits)).sum(axis=1)
-        # By a logit z: of log pi(a) it is a - p(1), of the entropy -z p(1) p(0).
+        # The derivative of log pi(a) by a logit z is a - p(1). That of the entropy is -z p(1) p(0).
         by_logits: Array = np.where(a_t, zero, -one) * by_log_probability[:, None]
         by_logits -= logits * one * zero * by_entropy[:, None]
         return {"policy": by_logits}, log_probability, entropy

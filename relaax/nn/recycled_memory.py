@@ -21,8 +21,8 @@ def own_memory(size: int) -> FlatVector:
 class VectorPool:
     """A pool of vectors of one length. It reuses the memory of a vector when the last reference to it is gone.
 
-    New memory takes as long as several copies. At most `most_unused` unused vectors stay in the pool. Not thread-safe,
-    but other threads may drop their references at any time.
+    To allocate new memory takes as long as several copies of a vector. At most `most_unused` unused vectors stay in
+    the pool. Not thread-safe, but other threads may drop their references at any time.
     """
 
     def __init__(self, size: int, allocate: Allocator, most_unused: int = 4) -> None:

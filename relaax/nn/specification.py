@@ -114,7 +114,10 @@ class NetworkSpec:
         return (*self.dense[:-1], self.dense[-1] * len(heads)) if self.streams else self.dense
 
     def stream(self, heads: tuple[str, ...], head: str) -> slice:
-        """Return the features of a trunk that `head` uses: its stream, or all without streams. `heads`: the trunk's."""
+        """Return the features of a trunk that `head` uses: its stream, or all features if there are no streams.
+
+        `heads`: the trunk's heads.
+        """
         if not self.streams:
             return slice(None)
         width = self.dense[-1]

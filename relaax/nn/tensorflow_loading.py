@@ -45,7 +45,7 @@ def load_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 class _ImportHook(importlib.abc.MetaPathFinder):
-    """An import hook that finds TensorFlow by the other finders, and runs contexts and actions when it is loaded."""
+    """An import hook that finds TensorFlow by the other hooks, loads it within `contexts`, and then calls `actions`."""
 
     def __init__(self) -> None:
         self.contexts: list[Callable[[], AbstractContextManager[None]]] = []

@@ -6,7 +6,7 @@ outputs that it affects. An output is the sum of the contributions of m * m neig
 of s, the kernel is padded with zeros. Outputs are written as the blocks of the next convolution.
 
 Patches are m * m times as large as the image, and writing them takes longer than their product. For the Atari network,
-this forward pass takes half of the time. The gradient is two products of the same shape.
+a forward pass without patches takes half as long as one with patches. The gradient is two products of the same shape.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class BlockConvolution:
         self._shape = self.high, self.wide, self.filters, self._shifts, outputs.rows, outputs.columns, outputs.side
 
     def set_parameters(self, kernel: Array, bias: Array, scale: float) -> None:
-        """Use this kernel [k, k, channels, filters] and bias [filters]. Images count as multiplied by `scale`."""
+        """Use this kernel [k, k, channels, filters] and bias [filters]. `scale`: factor of the images' pixels."""
         self._padded[: self._kernel, : self._kernel] = kernel
         m, s = self._shifts, self.blocks.side
         parts = self._padded.reshape(m, s, m, s, -1, self.filters).transpose(1, 3, 4, 0, 2, 5)
@@ -232,7 +232,7 @@ class Convolutions:
         self._chunk = max(1, CHUNK_BYTES // max(4 * c.blocks.count * (c.blocks.depth + c.width) for c in self._each))
 
     def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Use these kernels and biases. Images count as multiplied by `scale`."""
+        """Use these kernels and biases. `scale`: factor of the images' pixels. The first kernel is multiplied by it."""
         self._scale = scale
         for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
             convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], 1.0 if index else scale)

@@ -1,7 +1,8 @@
 """Dense networks for a few examples: all layers of all trunks in one call, forward and backward.
 
-A network with two layers of 64 has 10,000 multiplications, which take one or two microseconds. The twenty calls of
-numpy for them take 30 microseconds, and three times as long with cold caches, as with more workers than cores.
+A network with two layers of 64 has 10,000 multiplications, which take one or two microseconds. With numpy, twenty calls
+compute them in 30 microseconds. If the caches are cold, as with more workers than cores, the calls take three times as
+long.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
 
     Each row is a dense layer or a head, in the order of computation. Its columns:
 
-    kernel, bias: positions in the parameters, of [inputs, outputs] and [outputs].
-    inputs, outputs: numbers of the layer.
+    kernel, bias: positions in the parameters. Their shapes are [inputs, outputs] and [outputs].
+    inputs, outputs: number of the layer's inputs and of its outputs.
     source: number of an example's outputs before the layer's input.
     from_inputs: 1 if the input of the layer is the input of the network.
     target: number of an example's outputs before the layer's outputs.

@@ -16,10 +16,10 @@ Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]
 
 EXAMPLES = 256
-"""Examples of a gradient that are computed at once, without an LSTM. More would need memory and not be faster."""
+"""Number of a gradient's examples that are computed at once, without an LSTM. More take memory and save no time."""
 
 KEPT_BYTES = 32 << 20
-"""Largest size of activations that are kept from acting for the gradient."""
+"""Largest size of the activations that `act` keeps for the gradient."""
 
 
 class HostEngine(Engine):
@@ -70,7 +70,7 @@ class HostEngine(Engine):
                 outputs = network.outputs(self._learning, at, at + part.stop - part.start)
                 by_outputs = checked_derivatives(loss(outputs, part), outputs)
                 network.backward(flat_inputs[part], self._learning, at, by_outputs, gradient, start > 0, state, restart)
-        self._kept.clear()  # the next rows are others
+        self._kept.clear()  # the next batch has other rows
         return gradient
 
     def _place(self, count: int, keep: int | None) -> tuple[Activations, int]:

@@ -30,8 +30,8 @@ _ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
 _FLOAT64 = types.Array(types.float64, 1, "C")
 
 
-# Eigen's rational approximation of the hyperbolic tangent, which TensorFlow uses, to some units in the last place.
-# A call of the C library for each number would take longer than the rest of the network.
+# Eigen's rational approximation of the hyperbolic tangent, which TensorFlow uses, too. Its error is a few units in the
+# last place. A call of the C library for each number would take longer than the rest of the network.
 _LIMIT, _MINUS_LIMIT = np.float32(7.90531110763549805), np.float32(-7.90531110763549805)
 _A1, _A3, _A5, _A7, _A9, _A11, _A13 = (
     np.float32(number)
@@ -133,7 +133,7 @@ def _multiply(x: Any, kernel: Any, rows: Any, out: Any) -> None:
 def softmax_gradient(
     logits: Array, a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
 ) -> tuple[Array, Array, Array]:
-    """Compute the derivative by the logits of a loss that depends on log pi(a_t) and the entropy of a softmax pi.
+    """Compute a loss's derivative by the logits. The loss depends on log pi(a_t) and the entropy of a softmax pi.
 
     `logits` float32 [B, A]; `a_t` integers [B]; the loss's derivatives by log pi(a_t) and by the entropy, float32 [B].
     Returns the derivative, float32 [B, A]; log pi(a_t) and the entropy, float32 [B] each. Raises IndexError if an
@@ -160,7 +160,7 @@ def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray
 
 def _checked(a_t: npt.NDArray[Any], logits: Array) -> npt.NDArray[np.int64]:
     if a_t.shape != logits.shape[:1]:
-        raise ValueError(f"{len(logits)} actions are needed, one for each row, not {a_t.shape}")
+        raise ValueError(f"actions of shape ({len(logits)},) are needed, one for each row, not {a_t.shape}")
     return np.ascontiguousarray(a_t, np.int64)
 
 
@@ -186,7 +186,7 @@ def _softmax(
         if not 0 <= taken < choices:
             raise IndexError("softmax gradient for an action that is not from 0 to A - 1")
         log_probabilities[row], entropies[row] = logits[row, taken] - largest - log_total, entropy
-        # By logit j: of log pi(a) it is [j = a] - pi_j, of the entropy -pi_j * (log pi_j + entropy).
+        # The derivative of log pi(a) by logit j is [j = a] - pi_j. That of the entropy is -pi_j * (log pi_j + entropy).
         for j in range(choices):
             surplus = logits[row, j] - largest - log_total + entropy
             by_logits[row, j] *= -(surplus * by_entropy[row] + by_log[row])

@@ -122,7 +122,7 @@ def compile_kernels() -> None:
 
 
 def _before(first: Array, after: Array, restart: Mask) -> Array:
-    """Return the state before each step, float32 [T * N, C]. `first`: before the first one; `after`: after each."""
+    """Return the state before each step, float32 [T * N, C]. `first`: before the first step. `after`: after each."""
     n = len(first)
     before = np.empty_like(after)
     before[:n], before[n:] = first, after[:-n]

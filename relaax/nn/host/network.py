@@ -2,8 +2,9 @@
 
 `dense` computes small networks without convolutions, LSTM and streams, in one call. `trunk` computes all others.
 
-TensorFlow takes at least 200 microseconds for a call, and more than twice as long for the gradient of the Atari
-network. The outputs of the layers are kept, so the gradient does not compute them again.
+A call of TensorFlow takes at least 200 microseconds. Here, the outputs of the layers are kept, so the gradient does not
+compute them again. If all are kept, TensorFlow takes 1.6 to 3.2 times as long for the gradient of the Atari network
+(docs/results/archive/2026-11-22-engine.md).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Activations:
 
 
 class HostNetwork:
-    """A network for a few examples at a time. After the first batch of a size, no large memory is allocated for it."""
+    """A network for a few examples at a time. Only the first batch of a size allocates large memory."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self._recurrent = spec.lstm > 0

@@ -47,16 +47,16 @@ class Trunk:
         self._h, self._c = (slice(start * cells, (start + 1) * cells) for start in (2 * place, 2 * place + 1))
         """Columns of h and c in the state of the network."""
         self.sizes = [*convolved, *dense, *([4 * cells, cells, cells] if cells else []), width]
-        # With streams it has zeros. For small heads, this one product takes only some microseconds more than a product
-        # for each head.
+        # With streams, a part of this kernel is zero. For small heads, one product with it takes only some microseconds
+        # more than a product for each head.
         self._head_kernel = np.zeros((cells or features, width), np.float32)
         self._head_bias = np.zeros(width, np.float32)
         self._dense: list[tuple[Array, Array]] = []
-        """Kernel and bias of each dense layer. The last element is that of all heads."""
+        """Kernel and bias of each dense layer. The last element is for all heads together."""
         self._joined: tuple[Array, Array] | None = None
 
     def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Use these arrays. They must not change later. Images count as multiplied by `scale`."""
+        """Use these arrays. They must not change later. `scale`: factor of the images' pixels."""
         if self._convolutions:
             self._convolutions.set_parameters(views, scale)
         if self._lstm:
@@ -142,7 +142,7 @@ class Trunk:
             self._convolutions.backward(self._images(inputs), layers, gradient, out, accumulate)
 
     def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> None:
-        """Compute the outputs of a dense layer without activation. `rectified`: x are outputs of another layer."""
+        """Compute the outputs of a dense layer without activation. `rectified`: x are another layer's activations."""
         kernel, bias = self._dense[layer]
         if rectified and len(x) == 1 and not self._tanh:
             product_of_relu(x[0], kernel, y[0])
