@@ -96,7 +96,7 @@ class Adam(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Add(OptimizerSpec):
-    """θ ← θ + Δθ, for workers that push updates, with their learning rate applied. No slots."""
+    """Addition: θ ← θ + Δθ. Workers push updates that include the learning rate. No slots."""
 
     def create(self, size: int) -> Optimizer[Any]:
         return _TensorFlowAdd(size)
@@ -258,7 +258,7 @@ class _TensorFlowFused(Slotted[FlatVariable]):
 
 
 class _TensorFlowCentered(Slotted[FlatVariable]):
-    """Centered RMSProp. TensorFlow's kernel takes the root of a variance even if rounding makes it negative."""
+    """Centered RMSProp, without TensorFlow's kernel, which takes the root of a variance that rounding made negative."""
 
     def __init__(self, size: int, decay: float, epsilon: float) -> None:
         super().__init__(FlatVariable.zeros, size, "mean_square", "mean", optional="mean")

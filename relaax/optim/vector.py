@@ -15,7 +15,7 @@ FlatVector = npt.NDArray[np.float32]
 def is_finite(vector: FlatVector) -> bool:
     """Return whether a gradient can be applied. Shards and workers use the same check."""
     with np.errstate(all="ignore"):
-        # A sum of squares keeps NaN and infinity. A sum that overflows would damage the optimizer's slots, too.
+        # The sum of squares is not finite if an element is not. Elements so large that it overflows damage the slots.
         return bool(np.isfinite(np.dot(vector, vector)))
 
 
