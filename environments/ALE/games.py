@@ -21,9 +21,9 @@ FRAMES_PER_SECOND = 60
 class Games(VectorEnv):
     """Vector of games. Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
 
-    A game begins with 0 to `noop_max` no-ops. Resets in the step that ends an episode. With `life_loss`, an episode
-    ends with each life and the game continues. `whole_games` returns the games that a step ended, from its infos, with
-    and without `life_loss`.
+    A game begins with 0 to `noop_max` no-ops. If a step ends a game, the same step resets it. With `life_loss`, an
+    episode ends with each life and the game continues. With and without `life_loss`, `whole_games` returns the games
+    that a step ended, from the infos of the step.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Games(VectorEnv):
             if over[0] and self._shadow is not None:
                 self._shadow.begin(int(infos["episode_frame_number"][0]))
             if cut:
-                # If only a life was lost, ale-py leaves an old frame; the game continues from the observation itself.
+                # If a game continues, ale-py leaves an old frame in `final_obs`: use the current observation.
                 kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
         return observations, rewards, terminated, truncated, kept
 

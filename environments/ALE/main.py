@@ -91,13 +91,13 @@ def find(name: str, folder: Path | None = None) -> tuple[str, float]:
         hint = families.nearest(wanted.lower(), by_letters.values())
         raise command.UsageError(f"the Arcade Learning Environment has no game {name!r}{hint}")
     if rom in SEVERAL_PLAYERS:
-        raise command.UsageError(f"{rom} is for several players; the emulator plays the games for one")
+        raise command.UsageError(f"{rom} is for several players; the emulator supports only games for one player")
     use_roms(rom, folder)
     return rom, STICKY_IDS if match and match[2] in ("0", "5") else 0.0
 
 
 def use_roms(rom: str, folder: Path | None) -> None:
-    """Make ale-py load roms from `folder`, if given. Raises command.UsageError if the rom is missing or another one."""
+    """Make ale-py load roms from `folder`, if given. Raises command.UsageError if the rom is missing or a wrong one."""
     from ale_py import roms
 
     if folder is not None:
@@ -124,7 +124,10 @@ def _quiet() -> contextlib.AbstractContextManager[Any]:
 
 
 def _folder() -> Path | None:
-    """Return the folder of the variable RELAAX_ROMS if it exists: an image sets the variable even without a mount."""
+    """Return the folder of the variable RELAAX_ROMS if it exists.
+
+    A container image sets the variable, even if no folder is mounted there.
+    """
     folder = Path(os.environ.get(ROMS_VARIABLE, ""))
     return folder if os.environ.get(ROMS_VARIABLE) and folder.is_dir() else None
 
@@ -143,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
     add("--full-action-space", action="store_true", help="use all 18 actions instead of the game's own")
     text = "truncate games after K frames (108000)"
     add("--max-frames", type=command.positive, default=108_000, metavar="K", help=text)
-    text = f"folder with roms, called as boxing.bin (the variable {ROMS_VARIABLE}, else ale-py's own)"
+    text = f"folder with roms, named like boxing.bin (the folder that {ROMS_VARIABLE} names, else ale-py's own)"
     add("--roms", type=Path, metavar="FOLDER", default=_folder(), help=text)
     add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
     command.add_atari_protocol(result)

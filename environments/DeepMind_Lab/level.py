@@ -72,7 +72,7 @@ class Level(gymnasium.Env):
             self._controls = controls(self._lab.action_spec(), self._actions)
         self._lab.reset(
             seed=int(self.np_random.integers(2**31))
-        )  # a seed for each episode: episodes differ, runs do not
+        )  # each episode has its own seed, so episodes differ, and runs with the same seed do not
         self._frame = self._next_frame()
         return self._frame, {}
 

@@ -67,7 +67,8 @@ class CountAndMap(argparse.Action):
         counts = [word for word in words if word.isdecimal() or word == DISPLAY]
         maps = [word for word in words if word not in counts]
         if len(counts) > 1 or len(maps) > 1:
-            raise argparse.ArgumentError(self, f"{' '.join(words)!r} is not at most one number of levels and one name")
+            given = " ".join(words)
+            raise argparse.ArgumentError(self, f"give at most one number of levels and one name, not {given!r}")
         for count in counts:
             if count == DISPLAY:
                 namespace.display = True

@@ -24,7 +24,7 @@ from relaax.client.connection.failure import Failure
 from relaax.client.program.families import ProcessReaper
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-MISSING = "install both; Debian: apt-get install chromium chromium-driver"
+MISSING = "install Chromium and its driver; Debian: apt-get install chromium chromium-driver"
 _OPTIONS = (
     "--headless",
     "--disable-gpu",

@@ -45,7 +45,7 @@ def pages() -> dict[str, Path]:
 class Task:
     """One task in a browser.
 
-    `grid`: number of columns and of rows of places to click at, below the query. `clicks`: maximum of an episode.
+    `grid`: number of columns and of rows of places to click at, below the query. `clicks`: maximum clicks per episode.
     """
 
     def __init__(self, browser: Any, grid: int, clicks: int) -> None:
@@ -99,10 +99,10 @@ class Task:
 
 
 class Tasks(VectorEnv):
-    """A vector of `count` copies of a task. Resets in the step that ends an episode; no episode is truncated.
+    """A vector of `count` copies of a task. If a step ends an episode, it also resets the task. None is truncated.
 
     `open_browser` returns a browser that shows the task's page. An episode ends with the page's own reward, which does
-    not depend on time here, or with -1 after `clicks` clicks, which is what a page gives for a timeout.
+    not depend on time here. After `clicks` clicks, it ends with -1, the reward that a page gives for a timeout.
     """
 
     def __init__(self, open_browser: Callable[[], Any], count: int, grid: int, clicks: int) -> None:

@@ -33,7 +33,7 @@ def register() -> None:
         from miniworld import miniworld
     except ModuleNotFoundError:
         raise
-    except Exception as error:  # pyglet raises its own types: for a library, for a display
+    except Exception as error:  # pyglet raises errors of its own if a library or a display is missing
         raise command.UsageError(f"MiniWorld cannot draw on this machine ({error}): {GRAPHICS}") from error
     _use_own_display_lists(miniworld)
 

@@ -118,7 +118,8 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
             around.append(observe)
         if mode == "async":
             around.append(process.child_wrapper(None if arguments.life_loss else arguments.metric or ()))
-        same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step only resets
+        # The step that ends an episode also resets, so no step is wasted on a reset.
+        same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
         if mode == "async":
             same_step["context"] = process.start_method()
         if mode == "sync":
@@ -192,8 +193,8 @@ def parser() -> argparse.ArgumentParser:
     wrapping = command.sibling_module(__package__, "wrapping")
     add: Any = result.add_argument
     text = (
-        "the environment's own vector form, all in this process, or one process each"
-        f" (its own if it has one and N is at least {VECTOR_PAYS}, otherwise sync)"
+        "vector_entry_point: the environment's own vector form. sync: all environments in this process. async: one"
+        f" process each (vector_entry_point if there is one and N is at least {VECTOR_PAYS}, otherwise sync)"
     )
     add("--vectorization", choices=("vector_entry_point", "sync", "async"), help=text)
     text = "send only these elements of the observation, counted from 0"

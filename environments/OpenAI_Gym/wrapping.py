@@ -16,7 +16,7 @@ from relaax.client.connection.values import UnsupportedSpace, values_of
 from relaax.client.program.families import nearest
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
-"""Wrappers of gymnasium whose steps take several frames, and the argument with their number."""
+"""Wrappers of gymnasium whose steps take several frames, and the argument that sets the number of frames."""
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker")  # arguments of gymnasium.make itself
 
 

@@ -108,7 +108,10 @@ def headers_of_folder(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def headers_of_debian() -> Iterator[tuple[str, bytes]]:
-    """Yield the same for the headers of Debian's source package. Raises NotBuiltError."""
+    """Yield the path in driver/include and the content of each header of Debian's source package.
+
+    Raises NotBuiltError.
+    """
     if shutil.which("apt-get") is None:
         raise NotBuiltError("there is no apt-get to download the headers: name an unpacked source with --source FOLDER")
     with tempfile.TemporaryDirectory(prefix="relaax-torcs-source-") as folder:

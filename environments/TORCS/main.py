@@ -72,7 +72,7 @@ def needs_relay(arguments: argparse.Namespace) -> bool:
     """Return whether this program must connect to the agent, because the robot's client for C cannot."""
     if arguments.address in SERVERLESS or arguments.measure is not None or arguments.codec != "protobuf":
         return True
-    several = any(character in arguments.address for character in "/,@")  # servers, a file of them, a WebSocket
+    several = any(character in arguments.address for character in "/,@")  # several servers, their file, or a WebSocket
     return several or tls_context(arguments.tls, arguments.tls_ca) is not None
 
 
@@ -95,7 +95,7 @@ def run_directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, set
             for name in ("episodes", "steps"):
                 if settings[name] is not None:
                     own[name] = (settings[name] + index) // count
-            if 0 not in (own.get("episodes"), own.get("steps")):  # otherwise the other cars reach the limit
+            if 0 not in (own.get("episodes"), own.get("steps")):  # a car without a share does not start
                 track = tracks[(arguments.seed + index) % len(tracks)]
                 grid.add(racing.Race(track, arguments.car, own, settings["token"]))
         summary: RunSummary = grid.wait()

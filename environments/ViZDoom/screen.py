@@ -55,7 +55,7 @@ class Screen(gymnasium.Wrapper):
     def _start(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Start the engine by a first reset, in its own working directory, where it keeps its files.
 
-        The reaper ends the engine with this program: if the program is killed, the engine would wait forever.
+        The reaper ends the engine with this program. Without it, the engine waits forever if the program is killed.
         """
         folder, previous = tempfile.mkdtemp(prefix="relaax-vizdoom-"), os.getcwd()
         self._reaper = ProcessReaper(folder)
