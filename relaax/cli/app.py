@@ -12,8 +12,8 @@ import typer.main
 from relaax import __version__
 from relaax.server.command.options import VersionOption, command_app
 
-# Name and location: a function, or a Typer application with its own subcommands. `relaax --help` imports the modules
-# too: they import slow libraries (TensorFlow, gRPC) only when they run.
+# Name and location of a function, or of a Typer application with its own subcommands. `relaax --help` imports all these
+# modules, so they import slow libraries (TensorFlow, gRPC) only when they run.
 COMMANDS = {
     "run": "relaax.cli.run.command:run",
     "list": "relaax.cli.listing:list_",
@@ -80,7 +80,7 @@ app = command_app(
 
 @app.callback()
 def _relaax(version_: VersionOption = False) -> None:
-    """Make `app` a group: Typer would run the only command declared here instead."""
+    """Make `app` a group. Without a callback, Typer would run the only command that is declared here."""
 
 
 @app.command()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MIN_SIMILARITY = 0.75
 _REPORT_SECONDS = 45.0
-"""Seconds without a report after which the requirements on a program are printed; play takes at most 30."""
+"""Seconds without a report after which the requirements on a program are printed. A check takes at most 30."""
 _MOST_GENERAL = ("da3c", "da3c_cont")  # support the most kinds of spaces, with discrete and with continuous actions
 
 
@@ -174,8 +174,8 @@ def _check_algorithms(
 ) -> list[str]:
     """Return a line that lists the algorithms that support these spaces.
 
-    If the configuration's algorithm, or without a configuration every algorithm, refuses them, add an error to the
-    report.
+    Add an error to the report if the configuration's algorithm refuses them; without a configuration, if every
+    algorithm refuses them.
     """
     from relaax.algorithm_base import ConfigBase
     from relaax.client.program.check_report import CheckFinding

@@ -28,7 +28,7 @@ A URL such as ws://HOST:PORT/PATH or wss://HOST/ selects WebSocket. Values that 
 session id, limits, actions within their space, texts of errors. Use a disposable server: the messages train its agent
 on meaningless data, unless --exploit requests an agent that does not learn.
 
-A server may support only some spaces, or fix them with its first client. Rules without spaces are checked first. Then
+A server may support only some spaces, or only those of its first client. Rules without spaces are checked first. Then
 follow rules with a Box of two numbers and a Discrete of 3, or with the spaces that --observation-space and
 --action-space give (JSON of rlx.v1.Space). Rules with other spaces are last. If the server refuses a sequence for its
 own reasons, the rule is "not applicable", and the report quotes the server's message.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relaax.policy.file import Description
 
 MAX_EPISODE_STEPS = 100_000
-"""More than the longest Atari game: 108,000 frames, or 27,000 steps of 4 frames."""
+"""Default limit of an episode. The longest Atari game has 108,000 frames, or 27,000 steps of 4 frames."""
 CONFIGURATION = "configuration.yaml"
 _SUFFIX = ".safetensors"
 _RUN_KEYS = ("environment", "name", "kwargs", "wrappers", "register", "modules", "arguments")
@@ -229,7 +229,7 @@ def _report(result: dict[str, Any], json_: str | None) -> None:
     if json_ == "-":
         print(text, end="")
         return
-    if json_ is not None:  # before the table, whose reader may have ended
+    if json_ is not None:  # before the table, which cannot be printed if its reader has ended
         write_whole(Path(json_), [text.encode()])
     report.print_result(result)
 

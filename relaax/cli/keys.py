@@ -129,7 +129,7 @@ def _credential_keys(server: str, yaml: Mapping[str, str]) -> str:
 
 
 def _write_client_tokens(folder: Path, names: list[str]) -> None:
-    """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
+    """Write the tokens of clients, each to a file named after its client, and print the entries that admit them."""
     from relaax.server.security.tokens import CLIENT_NAME, CLIENT_NAME_RULE
 
     tokens = {name: _token() for name in names}

@@ -19,9 +19,9 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Let Ctrl-C end the process at once during imports, before there is a process to shut down.
+    """Let Ctrl-C end the process at once during imports.
 
-    It raises no exception, because some libraries convert or swallow exceptions.
+    No other process has to be shut down yet. An exception is not used, because some libraries convert or swallow it.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as under nohup
         yield

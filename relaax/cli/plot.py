@@ -215,7 +215,7 @@ def read_curve(folder: Path, scalar: str) -> Curve:
 
 
 def drop_lost_events(events: Iterable[Any]) -> list[Any]:
-    """Drop events that were lost in a crash: a later event has the same or a lower step."""
+    """Drop events of training that a crash undid: a later event has the same or a lower step."""
     kept: list[Any] = []
     for event in events:
         while kept and kept[-1].step >= event.step:

@@ -61,7 +61,7 @@ def top(
         typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN."),
     ] = None,
     tls_ca: Annotated[
-        Path | None, typer.Option(help="File with the authority (PEM) of their certificates: connect over TLS.")
+        Path | None, typer.Option(help="File with the authority (PEM) of the servers' certificates; enables TLS.")
     ] = None,
 ) -> None:
     """Show a running service: servers, workers, speeds, returns.

@@ -17,13 +17,14 @@ from relaax.cli.run.plan import Plan
 ROUNDS = 3
 STARTS = 5
 CROWD_PER_CORE = 4
-"""Connections per core, with one environment each. A step does not cost more with more (relaax docs results/growth)."""
+"""Connections per core, with one environment each. More of them do not raise the cost of a step
+(relaax docs results/growth)."""
 PACED_RATE = 30.0
 """Steps per second of each environment in the measurement at a fixed rate."""
 MAX_CROWD = 32
-"""Maximum number of these connections: each has its own program, which imports an emulator."""
+"""Maximum number of these connections. Each needs a program, which imports an emulator."""
 MIN_WINDOW_SECONDS = 1.0
-"""Minimum seconds of a window in which forms are compared."""
+"""Minimum seconds of a window in which emulator forms are compared."""
 EXCHANGE_SECONDS = 10.0
 """Maximum seconds of the measurement of an exchange."""
 MEMORY_SECONDS = 300.0

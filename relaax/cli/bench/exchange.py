@@ -32,7 +32,7 @@ from relaax.server.security.tokens import read_token
 from relaax.transport.channel import Target
 
 LONG_VECTOR = 5_000_000
-"""Number of parameters above which 10 calls of each kind are timed instead of 100: each takes a second."""
+"""Number of parameters above which 10 calls of each kind are timed instead of 100, because a call takes a second."""
 ENV_STEPS = 1  # the value does not affect speed: it is only counted
 ITEMS_PER_INSERT = 50
 """Number of items of an insert (Horgan et al. 2018)."""

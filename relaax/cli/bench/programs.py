@@ -84,7 +84,7 @@ class Measurements:
             self.act_ms += line.get("act_ms", ())
 
     def steps_per_second(self, begin: float, end: float) -> float:
-        """Return the speed from the last line before an interval to the last line in it; 0 for fewer than two."""
+        """Return the speed from the last line before an interval to the last line in it; 0 for fewer than two lines."""
         until = [line for line in self.steps if line[0] <= end]
         earlier = [line for line in until if line[0] <= begin]
         if len(until) < 2:

@@ -30,13 +30,13 @@ MEANING = {
     ),
     "training_over_emulator": "The fraction of the environments' own speed that training reaches.",
     "act_latency_ms": (
-        "Time from sending an observation to receiving the action, at the client of one environment; one "
-        "connection that trains, so that some actions wait for an update."
+        "Time from sending an observation to receiving the action, measured by a client with one environment. "
+        "The connection trains, so some actions wait for an update."
     ),
     "bridge": "Transport between workers and parameter server: shared_memory, grpc, or the configured bridge.",
     "sync_ms": (
-        "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server by gRPC. One "
-        "worker uses the server alone: training has stopped."
+        "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server by gRPC. "
+        "Training has stopped, so this worker is the only one."
     ),
     "shared_memory_ms": "The same push and pull through memory shared by worker and parameter server.",
     "replay_inserts_per_second": (

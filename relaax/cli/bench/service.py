@@ -180,8 +180,8 @@ class MeasuredService:
     def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> Window:
         """Measure the speed of training after a warm-up, by the parameter server's step count.
 
-        With `updates`, training continues until each worker has made this many, for at most `bound` seconds, and the
-        result includes the workers' memory. Raises StartError.
+        With `updates`, training continues until each worker has made this many updates, for at most `bound` seconds.
+        The result then includes the workers' memory. Raises StartError.
         """
         run = self._plan.run
         address = self._supervisor.rlx_server.address or ""
@@ -240,7 +240,7 @@ class MeasuredService:
     def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
         """Return the latency of each action in ms, the start in seconds and the processor use of a single client.
 
-        It has one environment, and it trains. Raises StartError.
+        The client has one environment, and its worker trains. Raises StartError.
         """
         before = self._progress()
         with self._single() as programs:
@@ -289,7 +289,7 @@ class MeasuredService:
         return self._reader.poll(self._supervisor.parameter_server_address)
 
     def _warm_up(self, programs: Programs, before: Progress, workers: int, seconds: float) -> None:
-        """Wait until the speed is steady. The first gradients take seconds, because TensorFlow traces them."""
+        """Wait until the speed is steady. With TensorFlow, the first gradients take seconds for tracing."""
         programs.wait_until_acting()
         programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
         programs.wait(min(WARM_UP_SECONDS, seconds))

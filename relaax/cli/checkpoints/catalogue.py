@@ -25,7 +25,7 @@ class CatalogueError(Exception):
 class Entry:
     """A checkpoint as its manifest describes it.
 
-    `damaged`: the reason why no server can resume from it, or None. `set_aside`: whether a server has recorded this.
+    `damaged`: the reason why no server can resume from it, or None. `set_aside`: whether a server recorded the damage.
     """
 
     checkpoint_id: str

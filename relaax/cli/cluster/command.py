@@ -50,7 +50,7 @@ AddressOption = Annotated[
         help="The cluster: HOST:PORT of its head, or auto for the cluster of this machine.",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(help="Name of the training, by default of its configuration.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the training; by default the name of its configuration.")]
 
 
 @cluster.command()
@@ -69,8 +69,8 @@ def start(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of logs and metrics. Checkpoints are also there, if all machines share it, or in "
-            "S3. [default: runs/NAME]"
+            help="Directory of logs and metrics, and of checkpoints if they are not in S3. All machines must then "
+            "share it. [default: runs/NAME]"
         ),
     ] = None,
     fresh: FreshOption = False,
@@ -230,8 +230,9 @@ def follow(training: Training, name: str, progress: bool = True) -> int:
 
 
 def wait_until_started(training: Training) -> int | None:
-    """Wait until a training starts its processes, and return None. If it ends before, print its log, and return its
-    exit code.
+    """Wait until a training starts its processes, and return None.
+
+    If the training ends before that, print its log, and return its exit code.
     """
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and not training.status:

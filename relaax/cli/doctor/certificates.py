@@ -173,7 +173,7 @@ def _pair(key: str, certificate: str | None, secret: str | None, bind: str | Non
         yield warning(
             f"{key}: {certificate} is for {', '.join(names) or 'no name'}, the server binds {host}: clients connecting "
             "by that address do not trust it",
-            f"connect by one of its names, or make one with this name; {_KEYS}",
+            f"connect by one of these names, or make a certificate with the name {host}; {_KEYS}",
         )
     else:
         yield ok(f"{key}: {certificate} fits its key and is valid for {days} days")
@@ -216,7 +216,7 @@ def _authority(key: str, file: str | None, signed: str | None = None) -> Iterato
     if any(_signed(own, authority) for authority in x509.load_pem_x509_certificates(pem)):
         yield ok(f"{key}: {file} has signed {signed}")
     else:
-        yield wrong(f"{key}: {file} has not signed {signed}", f"use the authority that has; {_KEYS}")
+        yield wrong(f"{key}: {file} has not signed {signed}", f"use the authority that has signed it; {_KEYS}")
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -15,7 +15,7 @@ from relaax.transport import segments
 from relaax.transport.frames import BrokenFrame, Frame, FrameSocket
 
 _SERVER_BYTES = 600e6
-"""TensorFlow's memory in a server, needed once (docs/tune.md)."""
+"""Memory to reserve for a server itself. Its workers share it."""
 _SECONDS = 5.0
 _SIZE = 1024
 

@@ -21,7 +21,7 @@ from relaax.configuration.sections import CheckpointKeys
 
 _GIGABYTE = 1e9
 _SIGNATURE_SECONDS = 15 * 60
-"""S3 refuses a signature whose age differs by more than this."""
+"""Difference of clocks above which S3 refuses a signature."""
 _SKEW_SECONDS = 60
 
 
@@ -114,7 +114,7 @@ def _lease(opened: object) -> Iterator[Finding]:
     elif holder.is_dead():
         yield ok(f"{holder} holds the lease and has ended: the next server takes it over at once")
     else:
-        way_out = f"a second server is refused while it runs; its lease expires {TTL:g} s after its end"
+        way_out = f"a second server is refused while this one runs; the lease expires {TTL:g} s after its end"
         yield warning(f"{holder} holds the lease on {opened.location}", way_out)
 
 
@@ -144,7 +144,7 @@ def _disk(folder: Path, checkpoints: str, kept: int, way_out: str) -> Iterator[F
 
 
 def clock(subject: Subject) -> Iterator[Finding]:
-    """Compare this machine's clock with the store's. Apart from this, only certificates depend on clocks."""
+    """Compare this machine's clock with the store's. Only S3's signatures and certificates depend on clocks."""
     section = subject.configuration.parameter_server
     if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:
         return

@@ -222,7 +222,7 @@ def browser_game(name: str) -> dict[Path, str]:
 
 
 def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Mapping[Path, str] | None = None) -> None:
-    """Write new files and links. Raises ScaffoldError, before writing any, if one of them exists."""
+    """Write new files and links. If one of them exists, none is written. Raises ScaffoldError."""
     links = links or {}
     taken = [str(path) for path in (*files, *links) if path.exists() or path.is_symlink()]
     if taken:

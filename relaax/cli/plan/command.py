@@ -67,7 +67,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="SHAPE",
-            help="Shape of observations, to make no environment: 84x84 for images of bytes, 4 for numbers.",
+            help="Shape of observations: 84x84 for images of bytes, 4 for numbers. No environment is then started.",
         ),
     ] = None,
     actions: Annotated[int, typer.Option(min=1, help="With --observation: number of actions.")] = 6,
@@ -237,7 +237,7 @@ def sentences(
     yield f"an action: p50 {forecast.act_p50_ms:.2f}, p99 {forecast.act_p99_ms:.2f} ms"
     yield (
         f"gradients: {forecast.pushes_per_second:,.1f}/s, {forecast.push_bytes_per_second / 1e6:,.2f} MB/s, each "
-        f"{forecast.staleness:,.0f} updates of other workers late"
+        f"with a staleness of {forecast.staleness:,.0f} updates"
     )
     yield (
         f"a checkpoint: {forecast.checkpoint_mb:,.1f} MB, written in {forecast.checkpoint_seconds:,.1f} s; it "

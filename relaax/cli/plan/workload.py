@@ -115,7 +115,7 @@ def _multiplications(config: Any, spaces: tuple[Space, Space], parameters: int) 
 
 
 def multiplications(spec: NetworkSpec) -> float:
-    """Return the multiplications of a forward pass of one example: of each kernel, at each of its positions."""
+    """Return the multiplications of a forward pass of one example: each kernel's elements times its positions."""
     shapes = spec.layout().shapes
     places: dict[int, int] = {}
     if spec.convolutions:

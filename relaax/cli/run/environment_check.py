@@ -35,7 +35,7 @@ _LINES = 10
 
 
 class EnvironmentCheck:
-    """A check of one environment that starts with the object and ends with the block.
+    """A check of one environment. It starts when the object is created, and ends with the block.
 
     The user's own programs are skipped: they may not support the address `probe`, and their simulators may not
     support a second start.
@@ -66,7 +66,7 @@ class EnvironmentCheck:
             self._popen.terminate()  # the program closes the environment, which may have a simulator
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.communicate(timeout=_CLOSE_SECONDS)
-            # Even if the program has ended: an environment that was still being made has not been closed.
+            # Kill the group even if the program has ended: it does not close an environment that it is still making.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.communicate()

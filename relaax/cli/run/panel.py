@@ -134,7 +134,7 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
 
 
 def _workers(progress: Progress) -> str:
-    """Return the number of training workers, and apart from it the number of workers that only act."""
+    """Return the number of workers that train and, if there are any, the number of workers that only act."""
     more = f" + {progress.exploit_workers:,} exploit" if progress.exploit_workers else ""
     return f"{progress.workers:,}{more}"
 

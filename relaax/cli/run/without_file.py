@@ -49,7 +49,7 @@ class NamedEnvironment:
 
     @property
     def kind(self) -> str:
-        """Return the name of a group of environments that suit the same settings; empty if unknown."""
+        """Return the name of a group of environments for which the same settings are suitable; empty if unknown."""
         if self.program != _GYMNASIUM:
             return self.program
         return self.name.rpartition("/")[0]
@@ -95,7 +95,8 @@ def plan_without_file(
 def write_file(plan: Plan, folder: Path) -> Path:
     """Write the configuration of a plan to NAME.yaml in `folder`; return its path. Raises ConfigurationError.
 
-    It has the keys that are not defaults. It finds algorithm and programs from any working directory.
+    The file has only the keys that were given. The paths of the algorithm and of the environment's modules are
+    absolute, so the file works in any working directory.
     """
     configuration = plan.configuration
     given = {path[:2] for path in configuration.origins}

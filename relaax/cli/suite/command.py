@@ -56,10 +56,10 @@ def suite(
 ) -> None:
     """Train and evaluate in several environments and seeds.
 
-    The result is one table with medians over the seeds and, for Atari, human-normalised scores next to the scores of
-    the papers' Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C stops the running trainings with
-    a checkpoint. The same command resumes them, and may add environments and seeds. A target_return of the
-    configuration is ignored: each training ends at max_global_step, or before it at --max-steps or --max-time.
+    The result is one table with medians over the seeds. For Atari, it has human-normalised scores, and the scores of
+    Table 1 of each paper. The table is printed, and written as table.md and table.csv. Ctrl-C stops the running
+    trainings with a checkpoint. The same command resumes them, and may add environments and seeds. A target_return of
+    the configuration is ignored: each training ends at max_global_step, or before it at --max-steps or --max-time.
 
     Exit code 0: all jobs are done; 1: some failed, and the same command retries them; 2: the request is invalid; 130:
     interrupted.

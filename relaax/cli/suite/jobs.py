@@ -56,8 +56,8 @@ class SuitePlan:
 class JobRecord:
     """The state of a job.
 
-    `seconds`: time of training so far. `trained`: whether training is complete. `checkpoint`: the last checkpoint of
-    the counted time. `result`: of `relaax eval`.
+    `seconds`: time of training so far. `trained`: whether training is complete. `checkpoint`: the checkpoint in the
+    last summary that was counted. `result`: of `relaax eval`.
     """
 
     seconds: float = 0.0
@@ -75,7 +75,7 @@ class SuiteRecord:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
 
     def save(self) -> None:
-        """Write the file whole."""
+        """Write the file atomically."""
         jobs = {name: asdict(job) for name, job in self.jobs.items()}
         write_whole(self.path, [json.dumps({"plan": asdict(self.plan), "jobs": jobs}, indent=1).encode()])
 

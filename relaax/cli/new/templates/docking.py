@@ -39,8 +39,7 @@ class World:
         return self._observe()
 
     def do(self, action: int) -> tuple[Any, float, bool, bool]:
-        """Carry out an action. Return the next observation, the reward, and whether the episode terminated or was
-        truncated.
+        """Carry out an action. Return the next observation, the reward, whether terminated, and whether truncated.
 
         Terminated: the task's own rule ends the episode, and the return beyond it is zero. Truncated: an external limit
         cuts the episode off, which would continue otherwise. Agents learn differently from the two.
