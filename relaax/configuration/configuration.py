@@ -175,7 +175,7 @@ def assemble_configuration(
 ) -> Configuration:
     """Return the configuration of a document in a file's form, as `load_configuration` does.
 
-    `origin`: the source of its values, for people. `folder`: where its relative paths begin.
+    `origin`: the source of its values, for people. `folder`: the folder that its relative paths refer to.
     """
     return _assembled(Layers(_sections_of(document, origin), origin), folder, overrides, environ, config_of)
 

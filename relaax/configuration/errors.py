@@ -61,7 +61,7 @@ def unknown_configuration(name: str, known: Sequence[str]) -> str:
 
 
 def nearest_file(path: Path, suffix: str) -> str | None:
-    """Return the file next to `path` with the most similar name, given without or with `suffix`; None if none is."""
+    """Return the file next to `path` with the most similar name; None if none is similar. `path` may lack `suffix`."""
     files = {file.stem: str(file) for file in sorted(path.parent.glob(f"*{suffix}")) if file.is_file()}
     guess = nearest(path.name.removesuffix(suffix), files, _SIMILARITY)
     return files[guess] if guess else None
@@ -71,7 +71,7 @@ def _similar(name: str, known: Sequence[str]) -> list[str]:
     """Return the known names that share most words with `name`; words of environment families count least."""
     words = {word for one in known for word in _words(one)}
     own = _words(name)
-    joined = [first + second for first, second in itertools.pairwise(own)]  # lunar_lander, da3c_ale
+    joined = [first + second for first, second in itertools.pairwise(own)]  # lunar_lander means lunarlander
     meant = {nearest(word, words, _SIMILARITY) for word in (*own, *joined)} - {None}
     scores = {one: _score(meant & set(_words(one))) for one in known}
     best = max(scores.values(), default=(0, 0))
@@ -83,6 +83,6 @@ def _words(name: str) -> list[str]:
 
 
 def _score(shared: Iterable[str | None]) -> tuple[int, int]:
-    """Return the number of shared words that are not names of environment families, and of those that are."""
+    """Return the number of shared words that are not names of environment families, and the number that are."""
     counted = [word in _FAMILIES for word in shared]
     return counted.count(False), counted.count(True)

@@ -79,7 +79,7 @@ def text_of(text: str, name: str) -> str | None:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         try:
             quoted = parse_yaml(text, name)
-        except ConfigurationError:  # such as 'a' or 'b'
+        except ConfigurationError:  # not one quoted text, as in: 'a' or 'b'
             quoted = text
         text = quoted if isinstance(quoted, str) else text
     if not text:

@@ -30,8 +30,9 @@ Free = Annotated[T, Resume.FREE]
 def resume_rules(model: type[pydantic.BaseModel], prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Resume]]:
     """Yield each key that holds a value, including keys of nested models, with its rule.
 
-    A key that a class redeclares without a rule inherits the parent's rule. In a nested model, it has the rule of the
-    key with the model. Otherwise it is fixed, because a wrong resume may waste a week. A list is compared as a whole.
+    A key without a rule has the rule of the parent class or, in a nested model, the rule of the key that holds the
+    model. If there is no such rule, it is fixed, because resuming with another value may waste a week. A list is
+    compared as a whole.
     """
     yield from _rules(model, prefix, Resume.FIXED)
 
