@@ -1,6 +1,7 @@
 """The owner of one process on a machine. It does not depend on Ray, which runs it as an actor.
 
-The controller of a training is such a process. Files in the folder of its keeper carry requests to it and its reports.
+The controller of a training is also such a process. It reads requests from files in its keeper's folder, and writes its
+reports there.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ _SPREAD = (PARAMETER_SERVER, REPLAY_SERVER)
 _CONFIGURATION = "configuration.yaml"
 NODES_SECONDS = 1.0
 FREE_RESOURCES_SECONDS = 15.0
-"""Pause between two environment programs that release their resources for a shard without a machine."""
+"""Pause between two environment programs that are killed to free resources for a shard or learner without a machine."""
 
 
 class RayMachines(Host):

@@ -199,7 +199,7 @@ class RemoteProcess(Supervised):
         try:
             ray.get(starting)
         except ActorUnavailableError:
-            self.release_place("its machine did not respond to the start")  # the process may run or not
+            self.release_place("its machine did not respond to the start")  # the process may or may not be running
 
     def _apply(self, snapshot: ProcessSnapshot) -> None:
         if snapshot.log or snapshot.new_metrics:
