@@ -11,7 +11,7 @@ from relaax.planning.forecast import CORES, FULL, MOST_SHARDS, Forecast, forecas
 from relaax.planning.workload import MachineSize, Workload
 
 LEAST_GAIN = 1.1
-"""Smallest factor of environments served by which a setting is worth naming."""
+"""Minimum factor by which a setting must raise the number of environments, to be proposed."""
 MOST_SETTINGS = 6
 LARGE_BATCH = 512
 MOST_LEARNERS = 256
@@ -85,7 +85,7 @@ def _breaks_at_of(found: Forecast, first: str) -> float:
 
 
 def breaks_at(found: Forecast) -> int:
-    """Return the number of environments at which the first part is used up, without parts that grow."""
+    """Return the number of environments at which the first part is used up. Parts that grow do not count."""
     fixed = [part.breaks_at for part in found.parts if not part.grows]
     return min(fixed if found.pool_breaks_at is None else [*fixed, found.pool_breaks_at])
 
@@ -105,7 +105,7 @@ def _alternatives(
     messages = now.wanted_steps_per_second / workload.per_connection
     shards = shards_needed(workload, costs, size, messages) or 2 * workload.shards
     if workload.shards < shards <= MOST_SHARDS:
-        yield f"relaax-parameter-server.shards={shards}", replace(workload, shards=shards), "more processes, one cut"
+        yield f"relaax-parameter-server.shards={shards}", replace(workload, shards=shards), "more processes"
     if workload.per_connection < LARGEST_CONNECTION and workload.environments > workload.per_connection:
         more = min(LARGEST_CONNECTION, 4 * workload.per_connection, workload.environments)
         price = "larger messages, and gradients over more environments"

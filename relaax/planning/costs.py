@@ -94,13 +94,13 @@ def exchange_us(parameters: float, bridge: str, pushes: float = 1.0) -> float:
 
 
 WARM_PROCESSES, COLD_PROCESSES = 2.0, 8.0
-"""Processes per core: up to the first, caches stay warm; from the second on, they are cold."""
+"""Processes per core up to which caches stay warm, and from which they are cold."""
 SLOWDOWN_PER_DOUBLING = 0.2
 """Share that each doubling of processes per core beyond `COLD_PROCESSES` adds to every cost."""
 
 
 def process_slowdown(processes: float, cores: float, busy: float) -> float:
-    """Return the factor by which many processes per core raise every cost. `busy`: the share of time, 0 to 1, they run.
+    """Return the factor by which many processes per core raise every cost. `busy`: the share of time that they run.
 
     Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the study `scaling`
     (relaax docs results/scaling): with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections,
@@ -132,9 +132,9 @@ class UnusableMeasurement(ValueError):
 def costs_from_measurement(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
     """Return the costs from the result of a benchmark. Raises UnusableMeasurement.
 
-    Three measurements give a line and a factor: messages of one environment with warm caches (`processor_single`), of n
-    environments (`processor_training`), and of one environment among many processes (`processor_crowd`). `workload`
-    gives the length of the measured rollouts.
+    Three measurements give the fields of each `MessageCost`: messages of one environment with warm caches
+    (`processor_single`), of n environments (`processor_training`), and of one environment among many processes
+    (`processor_crowd`). `workload` gives the length of the measured rollouts.
     """
     missing = [key for key in NEEDED if key not in result]
     if missing:
@@ -188,7 +188,7 @@ def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> 
 
 
 def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
-    """Return the time to wake two processes on idle processors: an action's time there without its processor time."""
+    """Return the time to wake two processes on idle processors: the time of an action minus its processor time."""
     act = result.get("processor_paced", {}).get("act_ms")
     return wake if act is None else max(wake, 1e3 * act["p50"] - CLIENT_ACTION_US - acting)
 

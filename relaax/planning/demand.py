@@ -10,8 +10,8 @@ from relaax.planning.workload import MEGABYTE, Workload
 REQUEST_BYTES = 200.0
 """Size of a push or a response without its vectors: numbers, metrics, HTTP/2."""
 MESSAGE_BYTES = 165.0
-"""Size of a step and its response without the numbers, but with Ethernet and TCP headers. With its numbers, CartPole
-has 200, counted at the devices of network namespaces (docs/scaling.md)."""
+"""Size of a step and its response with Ethernet and TCP headers, but without observations, actions and rewards. With
+these, CartPole has 200, counted at the devices of network namespaces (docs/scaling.md)."""
 SHARE_WITHOUT_GRADIENT = 0.5
 """Cost of an exchange without a gradient, as a share of one with a gradient."""
 FREE_SAMPLES = 0.8

@@ -97,7 +97,7 @@ def forecast_on(workload: Workload, costs: Costs, size: MachineSize, machines: i
     """Return the forecast for a given number of machines, each with an equal share of every part.
 
     Processes with a fixed rate sleep for the share of time in which the processors idle. Sleep raises the cost of a
-    message, and so the idle share in turn depends on that cost. It is found by bisection.
+    message, and this cost reduces the idle share. The idle share is found by bisection.
     """
     low, high = 0.0, 0.0 if workload.rate is None else 1.0
     for _ in range(SLEEP_STEPS):
@@ -334,7 +334,7 @@ def staleness(workload: Workload) -> float:
 
 
 def shards_needed(workload: Workload, costs: Costs, size: MachineSize, messages: float) -> int | None:
-    """Return the fewest shards that use at most `FULL` of a core and a network each, or None beyond `MOST_SHARDS`."""
+    """Return the fewest shards that use at most `FULL` of a core and a network each; None above `MOST_SHARDS`."""
     for shards in range(1, MOST_SHARDS + 1):
         spread = replace(workload, shards=shards)
         load = demand(spread, costs, GRPC, 1.0, 1.0, 0.0)

@@ -19,7 +19,7 @@ STEPS = 60
 
 
 class Waiting(NamedTuple):
-    """Time that a woken process waits for a core: zero, or with probability `share`, exponential."""
+    """Time that a woken process waits for a core: exponentially distributed with probability `share`, else zero."""
 
     share: float
     mean_if_waiting: float
@@ -30,7 +30,7 @@ class Waiting(NamedTuple):
         return self.share * self.mean_if_waiting if self.share else 0.0
 
     def probability_beyond(self, us: float) -> float:
-        """Return the probability that a process that waits does so for longer than `us`."""
+        """Return the probability that a waiting process waits longer than `us`."""
         return math.exp(-us / self.mean_if_waiting) if self.mean_if_waiting > 0 else 0.0
 
 
