@@ -3,9 +3,9 @@
 Inputs, each for N environments:
 
 - `observation`, or `observation.0`, `observation.1`, ... if the space has parts.
-- `frames` uint8 [N, *frame, history], with more than one frame of an image.
-- `memory` float32 [N, 2 C], with an LSTM.
-- `first` bool [N], with `frames` or `memory`: whether an episode starts. If it is true, both may have any values.
+- `frames` uint8 [N, *frame, history], if the network sees several frames of an image.
+- `memory` float32 [N, 2 C], if there is an LSTM.
+- `first` bool [N], if there are `frames` or `memory`: whether an episode starts. If so, both may have any values.
 
 Outputs:
 

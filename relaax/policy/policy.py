@@ -207,7 +207,7 @@ def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool 
 
 
 def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorithm:
-    """Load an algorithm. By name only a bundled one, because a file must not choose the code that is run."""
+    """Load an algorithm. Without `path`, it must be a bundled one: a file must not choose the code that is run."""
     if path is None and name not in bundled_names("algorithms"):
         raise PolicyError(
             f"{file} uses the algorithm {name!r}, which does not come with RELAAX: give its path, as in "
@@ -237,7 +237,7 @@ def _config(algorithm: Algorithm, keys: dict[str, Any], greedy: bool | None) -> 
         config: ConfigBase = algorithm.configure({**known, "path": str(algorithm.source)})
     except ConfigurationError as error:
         raise PolicyError(
-            f"the algorithm {algorithm.name} has another version than the one that was trained: {error}"
+            f"the algorithm {algorithm.name} differs from the version that trained this policy: {error}"
         ) from error
     return config
 

@@ -179,7 +179,7 @@ def test_invalid_policy_file_is_refused(tmp_path: Path) -> None:
         (safetensors.numpy.save({"x": np.zeros(3)}), "its format is None"),
         (data.replace(b'\\"da3c\\"', b'\\"da4c\\"'), "which does not come with RELAAX"),
         (data.replace(b'\\"seed\\"', b'\\"sead\\"'), "has no valid description"),
-        (data.replace(b'\\"episode_len\\"', b'\\"episode_lon\\"'), "has another version than the one that was trained"),
+        (data.replace(b'\\"episode_len\\"', b'\\"episode_lon\\"'), "differs from the version that trained this policy"),
         (data.replace(b'\\"dense\\": null', b'\\"dense\\": [12]'), "the parameters do not fit the algorithm"),
     ]:
         assert wrong != data
