@@ -9,7 +9,8 @@ from collections.abc import Callable
 class Pauses:
     """Pauses that double from `first` to `longest` seconds.
 
-    Each is drawn from the upper half of its range, so that clients of a restarted server do not reconnect all at once.
+    Each pause is random, from half to all of its length, so that clients of a restarted server do not reconnect all at
+    once.
     """
 
     def __init__(self, first: float, longest: float, uniform: Callable[[float, float], float] = random.uniform) -> None:

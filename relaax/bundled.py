@@ -25,7 +25,7 @@ EXAMPLES = {
 def bundled_folder(kind: str) -> Path:
     """Return the folder `kind`: algorithms, environments, config, docs or protocol.
 
-    In a checkout it is next to the package, in a wheel inside it.
+    In a checkout, the folder is next to the package. In a wheel, it is inside the package.
     """
     beside = _PACKAGE.parent / kind
     if beside.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
@@ -34,7 +34,7 @@ def bundled_folder(kind: str) -> Path:
 
 
 def bundled_names(kind: str, suffix: str = "") -> list[str]:
-    """Return the names of bundled directories, or with a suffix (`.yaml`) of files, without it."""
+    """Return the names of bundled directories; with a `suffix` (`.yaml`), the names of files, without the suffix."""
     entries = sorted(bundled_folder(kind).glob(f"*{suffix}"))
     if suffix:
         return [entry.name.removesuffix(suffix) for entry in entries if entry.is_file()]
@@ -82,7 +82,7 @@ def family_description(name: str) -> str:
 
 
 def family_extras(name: str) -> str:
-    """Return the extras of an environment family, as in `gym,box2d`; empty if only its page lists what it needs."""
+    """Return the extras of an environment family, such as `gym,box2d`; empty if its page installs none."""
     page = (bundled_folder("environments") / name / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^pip install 'relaax\[(.*)\]'$", page, re.MULTILINE)
     return found[1] if found else ""

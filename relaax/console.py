@@ -1,4 +1,7 @@
-"""Output of programs: log messages, errors and numbers. Text from a peer or a file cannot begin a line."""
+"""Output of programs: log messages, errors and numbers.
+
+Line ends in a text from a peer or a file are escaped or indented, so the text cannot imitate a message.
+"""
 
 from __future__ import annotations
 

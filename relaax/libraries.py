@@ -1,4 +1,4 @@
-"""Libraries: environment variables for them, late imports, and the extra that provides one that is not installed.
+"""Libraries: their environment variables, late imports, and the extras that install missing ones.
 
 A command sets the variables before its first import of a library, so this module imports only the standard library.
 """

@@ -1,7 +1,7 @@
 """Compilation of kernels, and the types of their usual arguments.
 
-Compiled code is cached until the text of a kernel's own module changes: a change here reaches existing caches only
-together with a change there.
+A kernel's compiled code is cached until the text of the kernel's own module changes. A change of this module alone does
+not renew the cache.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# numba loads scipy's BLAS if it is installed. It takes 17 MB of every server and no kernel here uses it. A kernel of an
-# algorithm's author that uses it loads it when it is compiled.
+# If scipy is installed, numba loads its BLAS, which takes 17 MB of every server. No kernel of RELAAX uses scipy. If a
+# user's kernel uses it, numba loads it when it compiles that kernel.
 _HIDDEN = "scipy" not in sys.modules
 if _HIDDEN:
     sys.modules["scipy"] = None  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 NO_TLS = "it does not speak TLS"
-# By a part of OpenSSL's name of the reason. An alert is sent by the peer, about this side.
+# Explanations by a part of OpenSSL's name for the reason. An ALERT is the peer's message about an error of this side.
 _REASONS = (
     ("CERTIFICATE_REQUIRED", "it requires a client certificate, and none was sent"),
     ("ALERT_UNKNOWN_CA", "it does not trust the authority that signed the client certificate"),

@@ -16,7 +16,7 @@ from websockets.protocol import OPEN, Protocol
 from relaax.rlx import ErrorCode, RemoteProtocolError
 from relaax.rlx.wire.framing import HEADER_BYTES, too_large
 
-NOT_BINARY = "a text message: RLX has binary messages only, in JSON too (the bytes of its UTF-8)"
+NOT_BINARY = "a text message: RLX has binary messages only, also for JSON, which is sent as UTF-8"
 _LENGTH = struct.Struct(">I")
 _CONTROL_BYTES = 125  # the longest control frame, which can arrive between the fragments of a message
 
@@ -37,7 +37,7 @@ class HeldFailure(Protocol):
 
     @property
     def max_message_size(self) -> int | None:
-        """Size limit of a message, with room for a control frame between fragments, which the library counts too."""
+        """Size limit of a message, and of a control frame between its fragments, which the library counts as well."""
         return self._limit if self._limit is None or self.current_size is None else self._limit + _CONTROL_BYTES
 
     @max_message_size.setter
@@ -63,7 +63,7 @@ class MessageStream:
         self.ended = False
         """Whether the peer has sent a Close frame."""
         self.broken: RemoteProtocolError | None = None
-        """The peer's error; it follows the frames that were already received."""
+        """The peer's error. Report it after the frames that `received` has returned."""
 
     def received(self, data: bytes | bytearray | memoryview, limit: int) -> bytes:
         """Return the frames of messages that these bytes complete. `limit`: the longest message, in bytes."""
