@@ -31,8 +31,8 @@ class Space:
     def flatten(self, value: Any) -> list[Leaf]:
         """Return the leaves of one value, or of a batch of values. Leading axes are kept.
 
-        Integers are converted to the space's dtype if no value changes. Any number is converted to a float dtype, which
-        may round it.
+        Integers are converted to the space's dtype if no value changes. If that is a float dtype, all numbers are
+        converted, which may round them.
         Raises ValueError if the structure, a shape or a dtype of the value does not fit the space.
         """
         raise NotImplementedError
@@ -106,9 +106,9 @@ class ElementarySpace(Space):
 class Box(ElementarySpace):
     """Arrays of one dtype and shape, each element between `low` and `high`.
 
-    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite without a bound. They are stored as float64,
-    rounded to a value of `dtype`. For an integer dtype they are also clipped to its range.
-    `shape`: by default the shape of `low` and `high` together.
+    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite where there is no bound. They are stored as
+    float64, rounded to a value of `dtype`. For an integer dtype they are also clipped to its range.
+    `shape`: by default, the shape to which `low` and `high` broadcast.
     Raises ValueError if a bound is NaN or low exceeds high.
     """
 
@@ -192,7 +192,7 @@ class Discrete(ElementarySpace):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[]."""
+        """The shape of a scalar, []."""
         return ()
 
     def _key(self) -> tuple[object, ...]:

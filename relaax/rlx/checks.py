@@ -1,7 +1,8 @@
 """Checks that the messages after a handshake fit its hello and welcome.
 
-Each end of a connection has one `Checker`. It checks every message before it is sent and after it is received, and
-raises ProtocolError. The connection turns that into an error of the local side or of the peer.
+Each end of a connection has one `Checker`. It checks every message before it is sent and after it is received. If a
+message does not fit, it raises ProtocolError, which the connection turns into LocalProtocolError or
+RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from relaax.rlx.metric_names import missing_metric_name, normalize_name
 
 
 class Checker:
-    """A checker of the messages of one connection. `limits`: the limits of the welcome; defaults before it."""
+    """A checker of the messages of one connection. `limits`: the limits in the welcome; before it, the defaults."""
 
     def __init__(self, hello: Hello) -> None:
         n = hello.environments
@@ -54,7 +55,7 @@ class Checker:
         environment. Their next step starts an episode.
         """
         self._between_after: Mask | None = None
-        """The value of `between_episodes` after the message that `check` saw last."""
+        """The value that `commit` gives to `between_episodes`: its value after the message that was checked last."""
         self._checks = {
             Init: self._check_init,
             Step: self._check_step,
@@ -186,7 +187,7 @@ class Checker:
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.ndim != 1:
             return f"{field} must be a {dtype} array of shape ({n},)"
         if not len(found):
-            return f"{field} is missing; it has one element for each environment"
+            return f"{field} is missing; it must have one element for each environment"
         return f"{field} has {len(found)} element{'s' * (len(found) > 1)} for {n} environment{'s' * (n > 1)}"
 
     def _check_episodes(self, episodes: Sequence[Episode]) -> None:

@@ -76,7 +76,7 @@ class _Connection:
 
     @property
     def between_episodes(self) -> Mask | None:
-        """The environments that are between two episodes after the last message, bool [N]; None if all are in one."""
+        """The NEXT_STEP environments whose episode ended with the last step, bool [N]; None if there are none."""
         return None if self._checker is None else self._checker.between_episodes
 
     @property
@@ -101,13 +101,17 @@ class _Connection:
 
     @property
     def buffered(self) -> int:
-        """The number of received bytes that are not yet an event: at most one frame, and the last bytes received."""
+        """The number of received bytes whose events `next_event` has not yet returned.
+
+        This is at most the length of the longest allowed frame plus that of the data received last.
+        """
         return len(self._reader)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Add bytes received from the peer; b"" means that its stream ended. Bytes after the last event are dropped.
 
-        Raises LocalProtocolError if a whole frame of the limit is already buffered: call `next_event` first.
+        Raises LocalProtocolError if the buffer already holds as many bytes as the longest allowed frame has: call
+        `next_event` first.
         """
         if len(data) == 0:
             self._ended = True
@@ -153,8 +157,8 @@ class _Connection:
 
         Raises LocalProtocolError, and changes nothing, if this state does not allow the message or if it does not fit
         the handshake.
-        Raises RemoteProtocolError, as `next_event` does, if the peer did not wait for its turn: this message changes
-        the state, and a whole frame that the old state does not allow was already received.
+        If `message` changes the state, the peer sent the frames that are already buffered while the old state held.
+        Raises RemoteProtocolError, as `next_event` does, if the old state does not allow one of these frames.
         """
         try:
             kind = type(message)
@@ -251,7 +255,7 @@ class _Connection:
 
 
 class ClientConnection(_Connection):
-    """The client's end. `max_frame_bytes`: this side's own limit; the lower one of it and the welcome's limit holds."""
+    """The client's end. `max_frame_bytes`: the client's own limit, which applies if the welcome's limit is higher."""
 
     _own_role, _peer_role = Sender.CLIENT, Sender.SERVER
 
@@ -268,7 +272,7 @@ class ClientConnection(_Connection):
 class ServerConnection(_Connection):
     """The server's end.
 
-    `limits`: the highest limits of any connection. `handshake_limit`: the longest frame before the welcome, in bytes.
+    `limits`: upper bounds of the welcome's limits. `handshake_limit`: the longest frame before the welcome, in bytes.
     """
 
     _own_role, _peer_role = Sender.SERVER, Sender.CLIENT
@@ -279,7 +283,7 @@ class ServerConnection(_Connection):
 
     @property
     def limits(self) -> Limits:
-        """The limits for the welcome. After the hello, `max_frame_bytes` is reduced to what its spaces can need."""
+        """The limits for the welcome. After the hello, `max_frame_bytes` is reduced to what the client can need."""
         return self._limits if self._hello is None else limits_for(self._hello, self._limits)
 
     def remove_token(self) -> Hello:

@@ -89,7 +89,7 @@ def too_many_bytes(field: str, size: int, most: int) -> ProtocolError:
 
 
 def too_many_entries(count: int, most: int, subject: str = "") -> str:
-    """Return the message for a list of more than `most` entries. `subject`: "", or the field with "has "."""
+    """Return the message for a list of more than `most` entries. `subject`: "", or a prefix such as "episodes has "."""
     return f"{subject}{count} entries; at most {most} is allowed"
 
 

@@ -19,7 +19,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
 def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
-    """Raise ProtocolError if a hello is invalid for every algorithm."""
+    """Raise ProtocolError if a hello is invalid, whatever the algorithm is."""
     check_version(hello.protocol_version, "the client speaks")
     for name in ("client_name", "client_version", "environment", "host"):
         _check_text(name, getattr(hello, name), MAX_TEXT_BYTES)
@@ -66,7 +66,7 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
 
 
 def limits_for(hello: Hello, limits: Limits) -> Limits:
-    """Return `limits` with `max_frame_bytes` reduced to what this client can need, so that it can use less memory."""
+    """Return `limits` with `max_frame_bytes` reduced to what this client can need, to bound the memory that it uses."""
     observation, action = nbytes(hello.observation_space), nbytes(hello.action_space)
     # base64 turns 3 bytes into 4; an environment's numbers, masks and episodes take less than 256 bytes of JSON
     per_environment = 3 * max(2 * observation, action) // 2 + 256
@@ -81,7 +81,7 @@ def nbytes(space: Space) -> int:
 
 
 def _least_frame_bytes(hello: Hello, codec: str) -> int:
-    """Return the size in bytes of the arrays, as encoded, of the largest message that these environments need."""
+    """Return the encoded size, in bytes, of the arrays in the largest message that these environments need."""
     copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
     data = hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
     return 4 * data // 3 if codec == "json" else data

@@ -1,7 +1,7 @@
 """Checks of leaves against their space.
 
-They are made once for each connection, so that a check of a message is cheap. Large arrays are checked with numpy; the
-numbers of small ones are checked in Python, which is faster.
+The checks of a space are prepared once for each connection, so that checking a message is cheap. Large arrays are
+checked with numpy; the numbers of small ones are checked in Python, which is faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEW = 64  # up to this many elements, a loop in Python is faster than a call of
 
 @dataclass(frozen=True, slots=True)
 class LeafCheck:
-    """The expected form of one leaf. `shape` includes the axis N; `legal` checks the elements; None accepts all."""
+    """The expected form of one leaf. `shape` includes the axis N. `legal` checks the elements; None: all are legal."""
 
     path: str
     dtype: np.dtype[Any]
@@ -51,7 +51,7 @@ class LeavesCheck:
     def check(self, field: str, leaves: Any, rows: Mask | None = None) -> None:
         """Raise ProtocolError (INVALID_VALUE) if `leaves` are not leaves of the space.
 
-        `rows`: bool [N], at least one element true: only elements of these environments are checked.
+        `rows`: bool [N] with at least one true element. Only the elements of these environments are checked.
         """
         if not isinstance(leaves, list | tuple) or len(leaves) != len(self.leaves):
             paths = [leaf.path for leaf in self.leaves]
@@ -91,7 +91,7 @@ def _value_check(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
 
 def is_finite(numbers: npt.NDArray[Any]) -> bool:
     """Return whether no element is NaN or infinite."""
-    # A NaN or infinite element makes the sum NaN or infinite. The sum of finite numbers may overflow: numpy decides.
+    # A NaN or infinite element makes the sum NaN or infinite. Finite numbers may overflow the sum: then numpy checks.
     few = numbers.size <= _FEW and math.isfinite(sum(numbers.ravel().tolist()))
     return few or bool(np.isfinite(numbers).all())
 
@@ -109,7 +109,7 @@ def _are_bits(leaf: Leaf) -> Any:
 
 
 def _range_check(start: int, count: Any) -> ValueCheck:
-    """Return the check of int64 in [start, start + count). As unsigned numbers, one comparison checks both bounds."""
+    """Return the check of int64 in [start, start + count). One comparison of unsigned numbers checks both bounds."""
     if start == 0:
         return lambda leaf: (leaf.view(np.uint64) < count).all()
     return lambda leaf: ((leaf - start).view(np.uint64) < count).all()

@@ -32,7 +32,7 @@ class Sender(enum.Enum):
 
 
 class State(enum.Enum):
-    """The state of a connection, named after the next message in turn."""
+    """The state of a connection, named after the message that it waits for."""
 
     AWAIT_HELLO = "await_hello"
     AWAIT_WELCOME = "await_welcome"

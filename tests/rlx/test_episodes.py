@@ -207,7 +207,7 @@ def test_autoreset_modes_may_differ_between_environments() -> None:
         ({"reward": np.array([-np.inf, 0.0])}, "reward of environment 0 is -inf"),
         ({"reward": np.zeros(3)}, "reward has 3 elements for 2 environments"),
         ({"terminated": [True]}, "terminated has 1 element for 2 environments"),
-        ({"reward": np.zeros(0)}, "reward is missing; it has one element for each environment"),
+        ({"reward": np.zeros(0)}, "reward is missing; it must have one element for each environment"),
         ({"observation": []}, "observation is missing; the space has 1 leaf"),
         ({"observation": [np.zeros((2, 3), np.float32)]}, "observation has shape (3,), the space is (2,)"),
         (

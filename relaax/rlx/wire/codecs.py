@@ -77,7 +77,10 @@ class ProtobufCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Return the message. Raises ProtocolError (MALFORMED) if the payload is not Protobuf, else as `from_part`."""
+        """Return the message.
+
+        Raises ProtocolError (MALFORMED) if the payload is not Protobuf, and the errors of `from_part`.
+        """
         layout = self._steps if sender is Sender.CLIENT else self._actions
         if layout is not None and (message := layout.read(payload)) is not None:
             return message
@@ -104,7 +107,7 @@ class ProtobufCodec:
 
 
 class CodecMismatch(Exception):
-    """A server's message in Protobuf to a JSON client: the server refused it before it detected the codec."""
+    """A server's message in Protobuf to a JSON client: the server refused the client before it detected the codec."""
 
 
 class JsonCodec:
@@ -132,7 +135,8 @@ class JsonCodec:
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Return the message.
 
-        Raises CodecMismatch, ProtocolError (MALFORMED) if the payload is not a message in JSON, and as `from_part`.
+        Raises CodecMismatch if a server's payload does not begin with {, ProtocolError (MALFORMED) if any other payload
+        is not a message in JSON, and the errors of `from_part`.
         """
         if sender is Sender.SERVER and not payload.startswith(b"{"):
             raise CodecMismatch
@@ -161,7 +165,7 @@ _PARTS: dict[Sender, dict[str, type[Any]]] = {
 
 
 def _skimmed_classes() -> list[type[Any]]:
-    """Return the class of each envelope, with lists of bytes instead of messages, and of a hello with its version only.
+    """Return a class for each envelope, with lists of bytes instead of messages, and a class for a hello's version.
 
     Protobuf would merge two messages of one kind in a frame; a list keeps both, so that they can be refused.
     """
@@ -194,5 +198,5 @@ def codec_named(name: str) -> Codec:
 
 
 def codec_of(first_byte: int | None) -> Codec:
-    """Return the codec of a connection whose first payload starts with this byte; Protobuf before it was received."""
+    """Return the codec of a connection whose first payload starts with this byte; Protobuf if None was received."""
     return JsonCodec() if first_byte == JSON_FIRST_BYTE else ProtobufCodec()

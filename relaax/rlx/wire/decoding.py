@@ -126,7 +126,7 @@ def _episodes(source: Any) -> tuple[Episode, ...]:
 def _metrics(part: rlx_pb2.Metrics) -> Metrics:
     scalars: list[tuple[str, float]] = []
     for scalar in part.scalars:
-        if not (name := scalar.name):  # checked here because a frame can hold a million of them
+        if not (name := scalar.name):  # checked here, because a frame can hold a million scalars
             raise missing_metric_name(len(scalars))
         scalars.append((name, scalar.value))
     return Metrics(tuple(scalars))

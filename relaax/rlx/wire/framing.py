@@ -22,16 +22,17 @@ def frame(payload: bytes, max_frame_bytes: int) -> bytes:
 
 
 def framed(pieces: Sequence[Piece], length: int, max_frame_bytes: int) -> bytes:
-    """Return one frame. Its payload, of `length` bytes, is in pieces, which are copied once. Raises as `frame`."""
+    """Return one frame. `pieces`: its payload, of `length` bytes, which is copied once. Raises as `frame` does."""
     if length > max_frame_bytes:
         raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, max_frame_bytes))
     return b"".join([_HEADER.pack(length), *pieces])
 
 
 class FrameReader:
-    """A reader that cuts a stream of bytes into frames. It buffers at most one frame and the last bytes received.
+    """A reader that cuts a stream of bytes into frames.
 
-    `max_frame_bytes` may be changed between frames.
+    It buffers at most the bytes of the longest allowed frame, plus those of the last `feed`. `max_frame_bytes` may be
+    changed between frames.
     """
 
     def __init__(self, max_frame_bytes: int = HANDSHAKE_FRAME_BYTES) -> None:
@@ -44,7 +45,10 @@ class FrameReader:
         return len(self._buffer) if self._payload is None else HEADER_BYTES + len(self._payload)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Append received bytes. Raises LocalProtocolError if a whole frame of the limit is already buffered."""
+        """Append received bytes.
+
+        Raises LocalProtocolError if the buffer already holds as many bytes as the longest allowed frame has.
+        """
         if self._payload is None and not self._buffer:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self.max_frame_bytes and _HEADER.unpack_from(data)[0] == length:
@@ -88,7 +92,7 @@ class FrameReader:
         return payload
 
     def pending_frames(self) -> Iterator[bytes]:
-        """Return the payloads of the buffered whole frames, which stay buffered. Raises as `next_frame`."""
+        """Return the payloads of the buffered whole frames, which stay buffered. Raises as `next_frame` does."""
         if self._payload is not None:
             yield self._payload
             return
@@ -125,7 +129,7 @@ def is_http2(begin: bytes | memoryview) -> bool:
 
 
 def too_large(length: int, limit: int) -> str:
-    """Return the message for a frame above the limit; both in bytes."""
+    """Return the message for a frame of `length` bytes, more than the limit."""
     return f"a frame of {length} bytes; the limit is {limit}"
 
 

@@ -160,7 +160,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
 
 
 def space_from_dict(description: Mapping[str, Any]) -> Space:
-    """Return the space of a dict of `space_to_dict`. Raises ValueError if `description` is not such a dict."""
+    """Return the space that a dict from `space_to_dict` describes. Raises ValueError for any other dict."""
     from google.protobuf import json_format
 
     wire = rlx_pb2.Space()
