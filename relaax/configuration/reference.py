@@ -44,7 +44,7 @@ def tables(base: type[pydantic.BaseModel], algorithms: Models) -> str:
 
 
 def _shared(base: type[pydantic.BaseModel], algorithms: Models) -> dict[str, type[pydantic.BaseModel]]:
-    """Return the classes that several algorithms inherit keys from, by these algorithms' names, the widest first.
+    """Return classes whose keys several algorithms inherit, by these algorithms' names; most algorithms first.
 
     Of several classes of the same algorithms, return the most derived one.
     """
@@ -155,7 +155,7 @@ def schema_of(algorithms: Models, base: type[pydantic.BaseModel]) -> dict[str, A
         name: {"description": described[name], "anyOf": [section, {"type": "null"}]}
         for name, section in sections.items()
     }
-    properties["algorithm"] = {"description": "`algorithm`: which one, and its own keys.", "allOf": [algorithm]}
+    properties["algorithm"] = {"description": "`algorithm`: the algorithm's path and keys.", "allOf": [algorithm]}
     return {
         "$schema": DIALECT,
         "title": "RELAAX configuration",

@@ -385,7 +385,7 @@ class ClusterSection(Section):
     rlx_servers: int | None = Field(
         None,
         ge=1,
-        description="Number of RLX servers, with scaling the minimum; default: one per machine, or 1 with scaling.",
+        description="Number of RLX servers; with scaling, the minimum. Default: one per machine; with scaling, 1.",
     )
     scaling: Literal["fixed", "refusals", "timeout"] = Field(
         "fixed",
