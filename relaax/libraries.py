@@ -17,8 +17,8 @@ LIBRARY_VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""One thread for each library, because a process with several threads cannot be forked and a machine runs many
-processes. No messages of TensorFlow and of gRPC, which logs each failed handshake and each malformed header."""
+"""Each library gets one thread, because a process with several threads cannot be forked, and a machine runs many
+processes. TensorFlow and gRPC log nothing: gRPC would log each failed handshake and each malformed header."""
 
 
 def missing_from(environment: Mapping[str, str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ HOST = "{host}"
 FOLDER = "{folder}"
 """Placeholder in a command and in files for the keeper's folder."""
 LOG_BYTES = 256 * 1024
-"""Size limit, in one snapshot, of the piece of the log, and of the pieces of the metrics files together."""
+"""Maximum bytes of the log in one snapshot, and maximum bytes of all metrics files in it."""
 METRICS = "metrics"
 """Subfolder of the metrics files, which snapshots copy to the run directory."""
 FIGURE_SECONDS = 1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from relaax.configuration.sections import ClusterSection
 
 RETRY_SECONDS = 10.0
-"""Within this time a refused client has retried at each server: clients wait for five seconds and a random delay."""
+"""Time within which a refused client retries at each server. Clients wait for five seconds and a random delay."""
 TRIES = 2.0
 """Approximate number of retries of a client within RETRY_SECONDS."""
 REFUSALS = ("max_workers", "memory")

@@ -34,9 +34,10 @@ USAGE = 2
 
 
 class EvaluationPlayer:
-    """A player of the episodes that the process at the other end of `lines` assigns. No policy: random actions.
+    """A player of the episodes that the process at the other end of `lines` assigns.
 
-    Each episode has a random stream of its own seed, so it does not depend on the episodes before it.
+    Without a policy, actions are random. Each episode has a random stream of its own seed, so it does not depend on the
+    episodes before it.
     """
 
     def __init__(self, policy: Policy | None, lines: TextIO) -> None:

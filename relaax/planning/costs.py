@@ -19,8 +19,8 @@ for 4,611 (relaax docs results/parameter-server)."""
 GRPC_US, GRPC_US_PER_PARAMETER = 616.0, 7.35e-3
 """Processor time of a push and pull by gRPC: 5.6 ms and 0.65 ms for the same sizes."""
 LARGE_MESSAGE_PARAMETERS, LARGE_MESSAGE_FACTOR = 5_000_000, 3.3
-"""Number of parameters in a gRPC message, and the factor of cost for each one beyond it: 23 to 28 ns instead of 8
-(relaax docs results/growth)."""
+"""Number of parameters in a gRPC message above which each further one costs more, and the factor of its cost: 23 to
+28 ns instead of 8 (relaax docs results/growth)."""
 SERVER_SHARE = 0.6
 """Share of an exchange's processor time that the parameter server uses. The worker uses the rest
 (relaax docs results/parameter-server, second table)."""

@@ -36,7 +36,7 @@ class Demand:
     replay: float
     """On all replay shards together."""
     pushes: float
-    """By workers and learners, each to all shards."""
+    """Pushes by workers and learners. Each goes to all shards."""
     updates: float
     """Pushes that have a gradient."""
     wire_bytes: float

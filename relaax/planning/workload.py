@@ -78,7 +78,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSize:
-    """One machine. `gigabits`: of its network, each way; `round_trip_ms`: to another one."""
+    """One machine. `gigabits`: of its network, each way. `round_trip_ms`: to another machine."""
 
     cores: int
     gigabytes: float

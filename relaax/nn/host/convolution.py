@@ -109,7 +109,7 @@ def _relu_gradient(gradient: Any, outputs: Any) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the kernels for images of bytes before a fork: seconds the first time, then milliseconds."""
+    """Compile the kernels for images of bytes before a fork. This takes seconds the first time, later milliseconds."""
     _blocks(np.uint8), _add(), _spread(), _relu_gradient()
 
 

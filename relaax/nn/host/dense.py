@@ -99,7 +99,7 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
 
 
 def compile_kernels() -> None:
-    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
+    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
     _forward(), _backward()
 
 

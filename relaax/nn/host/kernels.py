@@ -18,7 +18,7 @@ _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for
 
 
 def compile_kernels() -> None:
-    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
+    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
     _multiply(), _softmax(), _log_probability(), _sums()
 
 

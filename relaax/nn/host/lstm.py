@@ -117,7 +117,7 @@ class Lstm:
 
 
 def compile_kernels() -> None:
-    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
+    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
     _activate(), _differentiate()
 
 
