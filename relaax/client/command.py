@@ -74,9 +74,9 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     add("--codec", choices=("protobuf", "json"), default="protobuf", help="encoding of messages")
     text = f"file with the server's token (default: the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)"
     add("--token-file", type=Path, metavar="FILE", help=text)
-    text = f"connect over TLS, with the authorities of this system (default: if {TLS_VARIABLE} is 1)"
+    text = f"connect over TLS, and trust the certificate authorities of this system (default: if {TLS_VARIABLE} is 1)"
     add("--tls", action="store_const", const=True, help=text)
-    text = f"connect over TLS, with the authority (PEM) in this file (default: the variable {CA_VARIABLE})"
+    text = f"connect over TLS, and trust the certificate authority (PEM) in this file (default: variable {CA_VARIABLE})"
     add("--tls-ca", type=Path, metavar="FILE", help=text)
     add("--measure", type=Path, metavar="FILE", help="write speed measurements to this file, as JSON lines")
     text = "send this entry of the environment's infos as the metric client/NAME; repeatable"
@@ -94,7 +94,7 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
 
 
 class EnvironmentCount(argparse.Action):
-    """The action of the argument `N|display`: it sets `environments`, and `display` for the word."""
+    """The action of the argument `N|display`: a number sets `environments`, and the word display sets `display`."""
 
     def __call__(
         self,
@@ -236,8 +236,9 @@ def execute(
     except (UsageError, UnsupportedSpace, ScreenError) as error:
         print_error(name, missing(error) or error)
         code = USAGE
-    except EnvironmentFault as error:  # a restart may help for hours, but not if the first step fails
+    except EnvironmentFault as error:
         print_error(name, error)
+        # After a rare fault a restart helps. A fault in the only step of a probe would occur again.
         code = USAGE if arguments.address == PROBE else FAILED
     except EnvironmentExit as error:
         print_error(name, error)

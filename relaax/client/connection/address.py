@@ -86,9 +86,10 @@ class ServerList:
     """The RLX servers that a session may connect to, and the choice of the next one.
 
     `text`: `HOST[:PORT]` or `ws://HOST[:PORT][/PATH]`, several of these separated by commas, or `@FILE`. The file is
-    read before each attempt, because servers may be added or removed. Each session has its own order of servers, which
-    added or removed servers do not change. So many sessions are distributed over the servers (rendezvous hashing,
-    Thaler and Ravishankar 1998). `tls`: whether TLS is required; then an address must not begin with `ws://`.
+    read before each attempt, because servers may be added or removed. `tls`: whether TLS is required; then an address
+    must not begin with `ws://`.
+    Each session has its own random order of servers, so that sessions are distributed over the servers. If servers are
+    added or removed, the order of the others stays the same (rendezvous hashing, Thaler and Ravishankar 1998).
     Raises ValueError, which names the address and a valid form.
     """
 
@@ -98,7 +99,8 @@ class ServerList:
         if text in SERVERLESS:
             raise ValueError(
                 f"address {text!r} is only for relaax.client.run and the programs of `relaax new environment`, which "
-                f"then use no server; Client and VectorClient need HOST:PORT, such as '{text}:{PORT}' for such a host"
+                "then use no server; Client and VectorClient need HOST:PORT, such as "
+                f"'{text}:{PORT}' for a host of this name"
             )
         self._tls = tls
         self._key = secrets.token_bytes(8)
@@ -133,7 +135,8 @@ class ServerList:
     def record_loss(self, code: ErrorCode | None) -> bool:
         """Record that the connection was lost or refused. Return whether to try another server immediately.
 
-        After a lost connection the same server is tried first: it may be available soon, and knows the session.
+        After a lost connection the same server is tried first, because it may soon be available again, unless `code` is
+        REBALANCING.
         """
         connected, self._connected = self._connected, False
         self._retry_same = connected and code is not ErrorCode.REBALANCING

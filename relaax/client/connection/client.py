@@ -41,8 +41,8 @@ class ClientBase:
     RELAAX_TOKEN_FILE names.
     `tls`: whether to connect over TLS, with the certificate authorities of this system. The default is the environment
     variable RELAAX_TLS, 1 or 0.
-    `tls_ca`: a file with the certificate authority (PEM) of the server, used instead of the system's; this requires
-    TLS. The default is the environment variable RELAAX_TLS_CA.
+    `tls_ca`: a file with the certificate authority (PEM) of the server, used instead of the system's. If it is given,
+    TLS is used. The default is the environment variable RELAAX_TLS_CA.
     `frame_skip`: emulator frames per step.
     `codec`: "protobuf" or "json".
     `connect_timeout`, `response_timeout`: seconds to wait for a connection, and for any bytes from a server that owes
@@ -148,7 +148,10 @@ def secret(variable: str) -> str:
 
 
 def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
-    """Return the TLS context for any address; None for plain text. Raises ValueError."""
+    """Return the TLS context that these arguments or their environment variables select; None without TLS.
+
+    Raises ValueError.
+    """
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
     if ca is None:
         asked = os.environ.get(TLS_VARIABLE, "")

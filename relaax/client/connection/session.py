@@ -49,7 +49,7 @@ class _AliveFile:
             Path(self._name).touch()
         except OSError as error:
             self.due = math.inf
-            logger.warning("cannot touch %s, the file of %s: %s", self._name, ALIVE_VARIABLE, error.strerror)
+            logger.warning("cannot touch %s, which %s names: %s", self._name, ALIVE_VARIABLE, error.strerror)
 
 
 class Timeouts(NamedTuple):

@@ -80,7 +80,7 @@ def single_leaves(values: Values, value: Any) -> rlx.Leaves:
 
 def copy_value(values: Values, value: Any) -> Any:
     """Return a copy of one environment's value, with the shapes and dtypes of its space. Raises ValueMismatch."""
-    if type(value) is np.ndarray and values.exact == (value.dtype, value.shape):  # as most states are
+    if type(value) is np.ndarray and values.exact == (value.dtype, value.shape):  # true for most states
         return value.copy()
     return values.from_leaves(iter(single_leaves(values, value)), True)
 
@@ -98,7 +98,8 @@ def fill_rows(values: Values, current: rlx.Leaves, rows: Iterable[Any]) -> rlx.L
 class _Array:
     """The converter of values that are one array. A single value of a Discrete space is an int.
 
-    A MultiDiscrete space of gymnasium may have any shape, dtype and start. The protocol's is a vector of int64 from 0.
+    A MultiDiscrete space of gymnasium may have any shape, dtype and start. In the protocol its values are vectors of
+    int64, and each element is counted from 0.
     """
 
     def __init__(self, space: rlx.ElementarySpace, original: Any, start: npt.NDArray[Any] | None = None) -> None:
@@ -124,7 +125,7 @@ class _Array:
             and array.shape[axes:] == self._space.shape
             and array.ndim == self._axes + axes
         ):
-            return [array]  # as most states are
+            return [array]  # the usual case
         return self._convert(array, axes)
 
     def _convert(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:

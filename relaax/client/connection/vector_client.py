@@ -198,7 +198,10 @@ class VectorClient(ClientBase):
         begun: rlx.Mask | None,
         episodes: Sequence[rlx.Episode],
     ) -> None:
-        """End all episodes, so that all start again: lost ends with their final states, the others as truncated."""
+        """End all episodes, so that all start again.
+
+        Episodes whose end was lost get their final states. The others are truncated, except where `over` is true.
+        """
         final = ended.fill(leaves)
         cut = ~ended.terminated if over is None else ~(ended.terminated | over)
         rewards = rewards if begun is None else np.where(begun, 0.0, rewards)

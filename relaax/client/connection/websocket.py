@@ -21,7 +21,11 @@ class _ClientEnd(HeldFailure, ClientProtocol):
 
 
 class ClientWebSocket(MessageStream):
-    """A WebSocket, which requests itself when created: send `to_send`, then call `receive_answer` until `open`."""
+    """A WebSocket to an RLX server.
+
+    The constructor prepares the HTTP request. Send the bytes that `to_send` returns, then call `receive_answer` until
+    `open` is true.
+    """
 
     def __init__(self, host: str, port: int, path: str, secure: bool) -> None:
         """`secure`: whether the connection uses TLS."""

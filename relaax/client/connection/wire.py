@@ -34,7 +34,7 @@ class ClientWire:
     """A connection to one server, for one thread. Every failure of the connection raises `ConnectionInterrupted`.
 
     A server may need any time to answer, but it sends pings while it is busy. If no byte arrives for `response_timeout`
-    seconds, the connection counts as lost. A message that is sent must be accepted within the same time.
+    seconds, the connection counts as lost. The same holds if no byte can be sent for this time.
     """
 
     def __init__(
@@ -292,7 +292,10 @@ def _break_text(error: OSError) -> str:
 
 
 def _set_timeouts(connected: socket.socket, seconds: float) -> None:
-    """Limit every read and write to `seconds`: it raises TimeoutError, or BlockingIOError after a slice of this time.
+    """Limit the time of each read and write. A call that takes longer raises TimeoutError or BlockingIOError.
+
+    TimeoutError means that `seconds` have passed, BlockingIOError that a slice of them has passed; then the caller
+    repeats the call until its deadline.
 
     If the kernel waits (SO_RCVTIMEO), a read or write is one system call. Python's own timeouts need a poll before it,
     and let other threads of this process run in between. The kernel waits in slices, because Python restarts such a
@@ -345,6 +348,6 @@ def _set_options(connected: socket.socket, response_timeout: float) -> None:
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", seconds * 1000),
     ):
-        if hasattr(socket, name):  # Linux has all four; others some
+        if hasattr(socket, name):  # Linux has all four options, other systems only some
             with contextlib.suppress(OSError):
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -102,7 +102,7 @@ class Game(NamedTuple):
 
 
 class Player(Protocol):
-    """The agent of an environment with the address `local`. Values belong to spaces of `relaax.rlx`."""
+    """The agent for the address `local`. Its observations and actions are values of `relaax.rlx` spaces."""
 
     def set_environment(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
         """Set the spaces and frame skip of the environment. Raises Failure if it is not supported."""

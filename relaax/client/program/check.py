@@ -125,7 +125,7 @@ class _Check:
                 raise
             raise EnvironmentExit(f"{self._where}{name}() called sys.exit()") from end
         except Exception as error:
-            is_fault = isinstance(error, EnvironmentFault)  # from Worlds, and from environments in processes
+            is_fault = isinstance(error, EnvironmentFault)  # raised by Worlds, or in another process
             self._findings.error(name, f"{self._where}{error if is_fault else _error_text(name, error)}")
         raise _Unusable
 

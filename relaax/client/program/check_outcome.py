@@ -21,7 +21,7 @@ _MASK = "action_mask"
 
 
 class OutcomeCheck:
-    """The checks of one environment's outcomes, or with `axes` 1 of batches, against the observation space.
+    """The checks of one environment's outcomes, or of batches of outcomes if `axes` is 1.
 
     `where`, in its methods: the prefix of a finding, such as "episode 1, step 3: ".
     """
@@ -71,8 +71,8 @@ class OutcomeCheck:
             return False
         if array.dtype.kind == "b":
             return value
-        survives = array.dtype.kind in "iuf" and array in (0, 1)
-        add = self._findings.warning if survives else self._findings.error
+        is_tolerated = array.dtype.kind in "iuf" and array in (0, 1)
+        add = self._findings.warning if is_tolerated else self._findings.error
         add(name, f"{where}{name} is {reprlib.repr(flag)}: return True or False")
         return value
 

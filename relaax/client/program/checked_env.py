@@ -116,7 +116,7 @@ class CheckedEnv:
             ) from None
 
     def _filter_info(self, info: Any) -> dict[str, Any]:
-        """Return the infos to keep. Numbers become float: a vector merges values by the type of the first one."""
+        """Return the infos to keep, with numbers as float: a vector makes an array of the first value's type."""
         if self.infos is None or not isinstance(info, Mapping):
             return info or {}
         kept = ((name, info[name]) for name in self.infos if info.get(name) is not None)
@@ -196,7 +196,7 @@ def _code(end: SystemExit) -> str:
 
 def autoreset_of(env: Any) -> Autoreset:
     """Return the autoreset mode of a VectorEnv. Raises ValueError if it declares none."""
-    # Some environments write the mode into metadata that their class shares, so the instance comes first.
+    # The attribute is read first, because metadata may belong to the class, which several environments share.
     mode = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     name = str(getattr(mode, "value", mode)).replace("_", "").lower()
     match name:

@@ -122,8 +122,9 @@ def _version(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-# Reads process ids, negative for groups, until its input ends: when this program exits, or in `close`.
-# `rm` is repeated, because it fails while processes still write to the folder.
+# The script reads process ids (negative for process groups) until its input ends, and then kills these processes.
+# The input ends when this program exits, or in `close`. `rm` is repeated, because it fails while processes still
+# write to the folder.
 _SCRIPT = """
 all=
 while read -r one; do all="$all $one"; done

@@ -167,8 +167,8 @@ def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: 
     if not is_vector:
         return Client(address, **settings)
     # In mode DISABLED, `_run_vector` resets an environment in the step that ended its episode.
-    habit: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
-    return VectorClient(address, environments=env.num_envs, autoreset=habit, **settings)
+    mode: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
+    return VectorClient(address, environments=env.num_envs, autoreset=mode, **settings)
 
 
 class _StepHooks:

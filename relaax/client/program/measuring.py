@@ -135,9 +135,9 @@ class Measured(_Wrapper):
 class Paced(_Wrapper):
     """An agent that returns actions at most `rate` times a second.
 
-    So each environment takes at most `rate` steps a second, also if N environments are stepped together. Delays are not
-    caught up: after a pause there is no burst. The wait follows the agent's answer, so measured latencies exclude
-    it.
+    So each environment takes at most `rate` steps a second, also if N environments are stepped together. After a
+    pause, missed steps are not made up for by a burst. The wait follows the agent's answer, so measured latencies
+    exclude it.
     """
 
     def __init__(

@@ -51,10 +51,10 @@ class _ChildEnv(CheckedEnv):
 
 
 def child_wrapper(infos: Collection[str] | None = None) -> Callable[[Any], Any]:
-    """Return a function that wraps an environment in its own process in a CheckedEnv that keeps these infos.
+    """Return a function that wraps an environment in a CheckedEnv, for environments in processes of their own.
 
-    Such a process ignores Ctrl-C, which the main program handles. SIGTERM closes the environment, which may have
-    started a simulator.
+    `infos`: names of the infos to keep; None for all. A process of an environment ignores Ctrl-C, which the main
+    program handles. SIGTERM closes the environment, which may have started a simulator.
     """
     parent = os.getpid()
 
@@ -188,7 +188,8 @@ def start_method() -> str | None:
 def exit_now(code: int) -> NoReturn:
     """Exit while threads of connections are running, which exceptions do not reach.
 
-    They have two seconds to finish their steps and to close their environments. Their sockets are not awaited.
+    They have two seconds to finish their steps and to close their environments. A thread that still waits for its
+    server is not awaited any longer.
     """
     ending.set()
     deadline = time.monotonic() + _CLOSE_SECONDS

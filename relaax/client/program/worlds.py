@@ -53,7 +53,10 @@ class Worlds:
         self._leaves: list[rlx.Leaves] = [[]] * count
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes, only where `options["reset_mask"]` (bool [N]) is true if given. Return all observations."""
+        """Begin an episode in each environment, or only where `options["reset_mask"]` (bool [N]) is true.
+
+        Return the observations of all environments, and empty infos.
+        """
         for i, world in enumerate(self._worlds):
             if options is None or options["reset_mask"][i]:
                 self._keep(i, world.restart())
