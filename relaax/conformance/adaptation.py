@@ -142,7 +142,7 @@ class AdaptedConversation:
             raise ImpossibleMistake("metrics above the server's limit do not fit a frame")
 
     def _translate_leaves(self, arrays: list[Any]) -> list[Any]:
-        """Return leaves of the server's observation space with the mistake of `arrays`, which are of the vectors'."""
+        """Return leaves of the server's observation space with the mistake of `arrays`, the leaves in the file."""
         own = random_leaves(self.spaces[0], self.environments, np.random.default_rng(0))
         extra = own[:1] * (len(arrays) - 1)
         array = arrays[0]

@@ -45,7 +45,8 @@ class ClientRule:
 
 _QUIET_JUDGES = (did_not_reconnect, judges.exited_with_failure, closed, judges.closed_and_gave_up)
 _NEWER = 99  # a code of a newer server
-_FINAL = {"server_error_wait"}  # a client that accepts this error closes too, but it reconnects
+# The mistake is in an error. A client that misses it closes too, but reconnects.
+_FINAL = {"server_error_wait"}
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded, _refused = golden_error("overloaded"), golden_error("refused_token")
 _rebalancing = error(ErrorCode.REBALANCING, True, answers=EARLY)
@@ -53,8 +54,8 @@ _unavailable = error(ErrorCode.UNAVAILABLE, True, wait=1.0, answers=EARLY)
 _newer, _newer_final = error(_NEWER, True, answers=EARLY), error(_NEWER, False, answers=EARLY)
 _no_version = golden_error("unsupported_version_protobuf")
 _OTHERWISE = "The same messages with other bytes: order of fields, unpacked lists, .proto names, numbers, nulls."
-_AT_ONCE = "The same in Protobuf before the server reads the hello. A JSON client treats it as a lost connection."
-_BETWEEN = "The connection is lost after a NEXT_STEP episode. The client sends init, and no step marks first."
+_AT_ONCE = "An error in Protobuf before the server reads the hello. To a JSON client it is a lost connection."
+_BETWEEN = "The connection is lost when a NEXT_STEP episode ends. The next one begins with init; no step marks first."
 _BEHIND = "An answer and an error in one packet: the client reads the error before it sends, and sends no message."
 _PINGS = "While the client waits, it answers each ping with the same nonce, within the heartbeat of 5 s."
 _ENDS = "the client ends with exit code 0 and does not reconnect."
@@ -104,7 +105,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
     (
         "unavailable",
         "9",
-        "The same in an episode: the client reconnects after at least 1 s.",
+        "Retryable, in an episode: the client reconnects after at least 1 s.",
         _unavailable,
         reconnected(1.0),
     ),
@@ -130,7 +131,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
     (
         "exit_code_of_failure",
         "9",
-        "After that error the client ends with an exit code other than 0.",
+        "After UNAUTHENTICATED the client ends with an exit code other than 0.",
         _refused,
         judges.exited_with_failure,
     ),

@@ -153,7 +153,7 @@ class ClientSession:
 
     def send_last(self, frame: bytes = b"") -> None:
         """Send the frame, end this direction of the stream, and receive until the client closes."""
-        # Taken before sending, so that a delay of this thread does not make the client look early.
+        # Taken before sending. Otherwise a delay of this thread would shorten the measured wait of the client.
         self.last_sent_at = time.monotonic()
         self.stream.send(frame)
         self.stream.end()

@@ -76,7 +76,7 @@ def episodes(run: ClientRun) -> Judgement:
 
 
 def closed_in_order(run: ClientRun) -> Judgement:
-    """Pass if the client closed its last connection in order and ended with exit code 0."""
+    """Pass if the client closed its last connection, broke no rule, and ended with exit code 0."""
     if (violation := _first_violation(run)) is not None:
         return FAILED, violation
     session = run.sessions[-1]
@@ -88,7 +88,7 @@ def closed_in_order(run: ClientRun) -> Judgement:
 
 
 def continued(run: ClientRun) -> Judgement:
-    """Pass if the script ran to its end, or if the client ended in order before it."""
+    """Pass if the script ran to its end, or if the client closed the connection earlier, with exit code 0."""
     if (violation := _first_violation(run)) is not None:
         return FAILED, violation
     session = run.sessions[0]
@@ -120,7 +120,7 @@ def reconnected(wait: float) -> Judge:
     @_if_reached
     def judge(run: ClientRun) -> Judgement:
         if len(run.sessions) == 1:
-            return NOT_SEEN, f"it did not reconnect, as it should; {run.end}"
+            return NOT_SEEN, f"it should reconnect, but did not; {run.end}"
         took = _reconnect_seconds(run)
         if took < wait - CLOCK_SECONDS:
             return FAILED, f"it reconnected after {took:.2f} s; retry_after_seconds was {wait:g}"

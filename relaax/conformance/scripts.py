@@ -277,7 +277,7 @@ def _encode_two_messages(session: ClientSession) -> bytes:
 
 
 def _encode_wrong_json(mistake: str, data: bytes, session: ClientSession) -> bytes:
-    """Return the golden bytes; instead of actions, actions of the client's space with the same mistake."""
+    """Return the golden bytes. If they are actions, return actions of the client's space with the same mistake."""
     if session.codec != "json":
         raise ScriptNotApplicable("the client uses Protobuf")
     if not data[4:].startswith(b'{"actions"'):

@@ -265,7 +265,8 @@ def _check_mistake_refused(
 ) -> None:
     """Check that the server refuses the mistake.
 
-    A message that is a mistake only before an answer may arrive after it; then the rule does not apply.
+    Some messages are mistakes only before the server's answer. If the server has already sent the answer, the rule does
+    not apply.
     """
     if before is None or before["from"] == "server":
         session.expect_error(code)

@@ -45,7 +45,7 @@ def _random_leaf(element: ElementarySpace, shape: tuple[int, ...], random: np.ra
 
 
 def with_illegal_value(space: Space, leaves: list[Array]) -> list[Array] | None:
-    """Return `leaves` with one element outside the space; None if the space has every value of its dtypes."""
+    """Return `leaves` with one element outside the space; None if the space contains every value of its dtypes."""
     for index, element in enumerate(space.elements()):
         value = _illegal_value(element)
         if value is not None:

@@ -76,9 +76,9 @@ class Masker:
         return bytes(out)
 
     def encode_frame(self, held: bytearray) -> tuple[bytes, int] | None:
-        """Return other WebSocket bytes for a whole RLX frame at the start of `held`, and its length; None by default.
+        """Return the WebSocket bytes for a whole RLX frame at the start of `held`, and the length of that frame.
 
-        A subclass may override this method.
+        A subclass may override this method. If it returns None, as here, `mask` encodes the frame.
         """
         return None
 
