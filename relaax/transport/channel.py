@@ -18,11 +18,11 @@ from relaax.tls import client_context, reason_of
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD, client_options
 
 FILE = "@"
-"""Prefix of a file name instead of an address. The file lists the shards' addresses in order, one a line."""
+"""Prefix of a file name that replaces an address. The file lists the shards' addresses in order, one a line."""
 AUTHORIZATION = "authorization"
 """The metadata key of the token, whose value is `Bearer TOKEN`."""
 
-_CONNECT_FAILED = "failed to connect"  # gRPC's text if there was no connection, unlike one that broke
+_CONNECT_FAILED = "failed to connect"  # gRPC's text if there was no connection; other texts mean that it broke
 _UNAVAILABLE_CODES = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
@@ -234,9 +234,9 @@ _NO_CERTIFICATE = "it closes the connection when it was shown no certificate, or
 
 
 def connection_trouble(target: Target) -> str | None:
-    """Connect once and return why gRPC is impossible, as a clause about "it"; None if no reason was found.
+    """Connect and return why gRPC is impossible, as a clause that begins with "it"; None if no reason was found.
 
-    Each of three steps takes at most `SECONDS`.
+    Each wait for the server takes at most `SECONDS`.
     """
     host, _, port = target.address.rpartition(":")
     place = (host.strip("[]"), int(port))

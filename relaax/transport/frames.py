@@ -21,8 +21,8 @@ HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE = 1, 2, 3, 4, 5, 6
 """Kinds of requests. HELLO introduces the client; the others are methods whose messages are long.
 
 PUSH, PULL and LIVE belong to the parameter server, INSERT and SAMPLE to the replay server. LIVE requests one of the
-shard's own vectors by the frame's `segment`: 0 is the parameters, then the optimizer's vectors. Its message is that of
-a pull.
+shard's own vectors, which the frame's `segment` selects: 0 is the parameters, the next numbers are the optimizer's
+vectors. Its message is that of a pull.
 """
 
 CONNECTION_END = 1000
@@ -60,8 +60,8 @@ class BrokenFrame(Exception):
 class FrameSocket:
     """Sender and receiver of frames over a connected Unix socket. The owner sets the socket's timeouts.
 
-    Its methods raise OSError if the socket does. `descriptors`: whether the other side may send one with a frame; else
-    the system closes received descriptors.
+    Its methods raise OSError if the socket does. `descriptors`: whether the other side may send a file descriptor with
+    a frame; if not, the system closes received descriptors.
     """
 
     def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
@@ -84,8 +84,9 @@ class FrameSocket:
     def receive(self, max_bytes: int = MESSAGE_OVERHEAD, deadline: float | None = None) -> tuple[Frame, int | None]:
         """Return the next frame, and the descriptor that was sent with it. The caller closes the descriptor.
 
-        `max_bytes`: limit of the message and of the numbers. `deadline`: for the whole frame, by the monotonic clock.
-        It changes the socket's timeout, which applies to each part. Raises BrokenFrame.
+        `max_bytes`: limit of the message and of the numbers. `deadline`: for the whole frame, by the monotonic clock;
+        it changes the socket's timeout. Without a deadline, the socket's timeout applies to each read. Raises
+        BrokenFrame.
         """
         descriptors: list[int] = []
         try:

@@ -9,7 +9,10 @@ MAX_PARAMETERS = 50_000_000
 """Longest flat vector: 200 MB in one message. A longer one must be split over shards."""
 
 MAX_STATISTICS = 2**15
-"""Numbers of all statistics together. Their means and m2 take half of `MESSAGE_OVERHEAD`."""
+"""Largest number of elements of all statistics together.
+
+Their means and `m2` (sums of squared deviations) take half of `MESSAGE_OVERHEAD`.
+"""
 
 MAX_CALLS = 16
 """Calls in flight on one connection to a server. Further calls wait in the client. A worker needs four."""

@@ -107,7 +107,7 @@ class MemoryConnection:
             self._frames.close()
 
     def _check_unanswered(self, unanswered: int) -> None:
-        """Raise NoSharedMemory if the count of unanswered requests is wrong, after a caller was interrupted."""
+        """Raise NoSharedMemory if the count of unanswered requests is wrong because a caller was interrupted."""
         if self._unanswered != unanswered or self._reading:
             raise self._close_with_error("another request has no answer yet")
 

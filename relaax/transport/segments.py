@@ -23,7 +23,7 @@ SUPPORTED = (
 """Whether the system supports such memory, and stores numbers in the wire's byte order."""
 
 _NUMBER_BYTES = 4
-# Named in Python 3.13. A process that receives the descriptor can map the memory for reading only.
+# Python has this constant from 3.13. With this seal, later mappings of the memory are read-only.
 _F_SEAL_FUTURE_WRITE = 0x10
 
 
