@@ -44,7 +44,7 @@ def test_long_wait_is_interrupted() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_exception_discarded_by_c_code_is_raised_again() -> None:
-    """A callback from C, such as a compiler's: Python prints an exception in it and continues."""
+    """C code, such as a compiler, may call Python code. Python prints an exception of such a call and continues."""
     interrupted, called = Interruption(), 0
 
     @ctypes.CFUNCTYPE(None)

@@ -58,7 +58,7 @@ def server(algorithm: Algorithm, config: ConfigBase) -> Iterator[Running]:
 
 
 class NotedReplay(LocalReplay):
-    """A replay memory that records its end."""
+    """A replay memory that records whether it is closed."""
 
     closed = False
 
@@ -68,7 +68,7 @@ class NotedReplay(LocalReplay):
 
 
 class Memories:
-    """A factory of a test's replay memory, which records its argument."""
+    """A factory of replay memories that records its arguments."""
 
     def __init__(self) -> None:
         self.uses: list[ReplayUse] = []

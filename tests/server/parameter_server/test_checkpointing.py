@@ -211,7 +211,7 @@ class Clock:
 def minutes_of_checkpoints(
     model: Model, interval: float, until: float, made: int = 0, during: Callable[[float], None] | None = None
 ) -> list[float]:
-    """Return the minutes of the checkpoints. The model trains all the time, or as `during` sets its step."""
+    """Return the minutes of the checkpoints. The model trains all the time unless `during` sets its step."""
 
     def train(minute: float) -> None:
         model.step = int(minute * 60) + 1

@@ -128,7 +128,7 @@ def test_workers_connect_to_a_full_port(monkeypatch: pytest.MonkeyPatch) -> None
         assert closed_count(server, "crowded")
 
 
-def test_order_in_which_connections_are_closed() -> None:
+def test_longest_silent_of_the_largest_network_closes_first() -> None:
     ends = {
         _End("10.0.0.1", 1): _GrpcConnection(3, 0, 0.0, 5.0),
         _End("10.0.0.1", 2): _GrpcConnection(4, 0, 0.0, 4.0),

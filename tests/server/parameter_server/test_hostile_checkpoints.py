@@ -58,7 +58,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 def assert_refused_without_changes(config: Path, folder: Path, *sentences: str) -> None:
     before = bytes_of(folder)
-    for _ in range(2):  # a supervisor would restart it
+    for _ in range(2):  # as if a supervisor restarted the server
         message = refusal(app, "--config", config)
         for sentence in sentences:
             assert sentence in message

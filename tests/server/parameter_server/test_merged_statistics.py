@@ -1,4 +1,4 @@
-"""Statistics with one client identity samples are outliers."""
+"""Merged statistics while the samples of one client are outliers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_samples_of_one_outlier_are_excluded_and_logged(caplog: pytest.LogCaptur
     assert line == "merged statistic a: samples of outlier are excluded: more than 100 times as large as other clients'"
 
 
-def test_similar_clients_merge_to_the_bit_as_without_names() -> None:
+def test_similar_clients_merge_as_without_names_bit_for_bit() -> None:
     rng = np.random.default_rng(5)
     merged, plain = MergedStatistics({"a": 2}), Moments.zeros(2)
     for number in range(1000):

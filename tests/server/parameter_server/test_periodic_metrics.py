@@ -1,4 +1,4 @@
-"""Latencies in the status, between two writes of the metrics."""
+"""Latencies and scalars that are computed once per interval, for the status and for the metrics."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_ranks_have_no_gaps_and_follow_actor_indices() -> None:
     assert ranks.rank_of("a") == (0, 6), "adding a worker again changes nothing"
 
 
-def test_ranks_of_a_removed_worker_are_held_then_closed() -> None:
+def test_ranks_move_up_after_the_hold_of_a_removed_worker() -> None:
     clock = Clock()
     ranks = ActorRanks(clock=clock)
     for number, worker in enumerate("abc"):
@@ -79,7 +79,7 @@ def test_worker_has_no_rank_before_its_first_call() -> None:
     assert registry.ranks("a") == (0, 8)
 
 
-def test_ranks_close_for_removed_lost_and_silent_workers() -> None:
+def test_removed_lost_and_silent_workers_lose_their_ranks() -> None:
     clock = Clock()
     registry = Registry(remove_after=3600.0, clock=clock)
     register_workers(registry, "removed", "lost", "replaced", "silent", "active")

@@ -243,7 +243,7 @@ def test_versions_of_another_incarnation_are_not_compared(tmp_path: Path) -> Non
         first.stop()
     with running(directory=tmp_path) as second, grpc.insecure_channel(second.address) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
-        repeated = stub.Push(push)  # the ledger of the checkpoint has it
+        repeated = stub.Push(push)  # the checkpoint has this push in its ledger
         assert (repeated.discard, repeated.not_modified) == (pb.DISCARD_NOT_FINITE, False)
         assert repeated.parameters == bytes(4 * SIZE)
         assert second.core.repeated == {"same": 0, "earlier": 1}

@@ -167,7 +167,7 @@ def test_mark_changes_with_the_state_without_a_copy(monkeypatch: pytest.MonkeyPa
     assert tested.mark != (before.counters, before.statistics)
 
 
-def test_repeated_result_does_not_change_the_shard() -> None:
+def test_repeated_result_exists_only_for_the_last_push() -> None:
     tested = shard()
     tested.push(push(1, 1, 2))
     repeated = tested.repeated_result("w", 1)

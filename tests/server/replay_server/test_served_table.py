@@ -14,7 +14,7 @@ from support.replay_servers import numbered, pictured
 
 
 class Clock:
-    """Seconds."""
+    """A clock in seconds that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

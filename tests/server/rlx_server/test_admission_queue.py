@@ -58,7 +58,7 @@ def serve_all(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
     return order
 
 
-def test_only_whole_hellos_are_next_without_layered_connections(scene: Scene) -> None:
+def test_layered_connections_are_skipped_if_excluded(scene: Scene) -> None:
     layered, whole = scene.add(), scene.add()
     scene.waiting.remove(layered)
     scene.waiting.add(layered, PendingState.LAYERED)

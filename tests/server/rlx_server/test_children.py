@@ -19,7 +19,7 @@ from support.processes import wait_until
 
 
 class WorkerTable:
-    """A table of workers whose processes are `sleep`; it also holds the workers' ends of the reports."""
+    """A table of workers whose processes are `sleep`, with the workers' ends of the report sockets."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -145,7 +145,7 @@ def test_room_is_checked_when_a_stalled_worker_resumes(table: WorkerTable) -> No
     assert table.children.serving == [here]
 
 
-def test_recently_stalled_workers_past_the_limit_mean_crowded(
+def test_server_is_crowded_past_the_limit_of_stalled_workers(
     table: WorkerTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "MAX_STALLED", 2)

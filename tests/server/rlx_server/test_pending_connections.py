@@ -84,7 +84,7 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
         (
             b"\0\0\0\x05hell",
             PendingState.WAITING,
-        ),  # pending until whole, as its first byte decides the codec of the error
+        ),  # refused only when it is whole: its first byte decides the codec of the error
         (b"GET / HTTP/1.1\r\n", PendingState.MALFORMED),
     ],
 )
@@ -136,7 +136,7 @@ def test_expired_partial_hello_is_logged_with_its_length(caplog: pytest.LogCaptu
     ):
         pending = PendingConnections(selector, 0)
         pending.add(server_end)
-        client.sendall(b"\0\0\0\x0e{'hello':1}")  # a length that counts itself
+        client.sendall(b"\0\0\0\x0e{'hello':1}")  # the frame has only 11 bytes
         server_end.setblocking(True)
         server_end.recv(15, socket.MSG_PEEK | socket.MSG_WAITALL)
         server_end.setblocking(False)

@@ -177,7 +177,7 @@ def first_process(server: Running) -> psutil.Process:
 
 def test_interrupted_start_leaves_no_process(hanging: Running) -> None:
     first = first_process(hanging)
-    hanging.send_signal(signal.SIGINT)  # to the server alone
+    hanging.send_signal(signal.SIGINT)  # to the server, but not to its children
     assert hanging.wait(60) != 0
     assert not first.is_running()
     assert "BrokenPipeError" not in hanging.stderr

@@ -200,7 +200,7 @@ class TestStatusPipe:
             os.kill(pid, 0)
 
     def test_sample_longer_than_the_pipe_is_sent_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A sample of a thousand clients is that long. Samples sent before it is written completely are dropped."""
+        """A sample of a thousand clients exceeds the pipe. Until it is sent completely, further samples are dropped."""
         read, write = os.pipe()
         os.set_blocking(write, False)
         monkeypatch.setattr(StatusPipe, "_start", lambda line: setattr(line, "_write", write))

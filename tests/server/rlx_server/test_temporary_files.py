@@ -119,7 +119,7 @@ def test_temporary_folder_of_a_worker_is_removed_with_it(temporary: Path) -> Non
 
 
 def test_folder_of_a_killed_server_is_removed_by_the_next(processes: Processes, tmp_path: Path) -> None:
-    """Several servers share one temporary directory; one is killed, first with a worker left, then without."""
+    """Servers share one temporary directory. The folder of a killed server is kept until its last worker has ended."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     config = write_config(tmp_path)
