@@ -164,7 +164,7 @@ def test_kept_rows_do_not_change_the_gradient(case: str, rows: list[int]) -> Non
     model.engine._network.forward = forwards
     for row in rows:
         model.act(batch.inputs[row], no_state(3), keep=row)
-        model.act(another.inputs[row], no_state(3))  # like the value of a final observation
+        model.act(another.inputs[row], no_state(3))  # as for the value of a final observation
     acted = forwards.examples
     found = model.gradient(batch)
     assert forwards.examples - acted == 3 * (5 - len(rows))

@@ -153,7 +153,7 @@ FLAT, CONVOLUTIONS = {"flatten_images": True}, {"convolutions": [{"filters": 4, 
         (CAMERA_AND_SPEED, FLAT, True),
         (CAMERA_AND_SPEED, {"convolutions": []}, False),
         (Tuple([CAMERA, CAMERA]), FLAT, True),
-        (Tuple([Box(0, 255, shape=(7, 7, 3), dtype=np.uint8), Discrete(4)]), {}, True),  # small enough
+        (Tuple([Box(0, 255, shape=(7, 7, 3), dtype=np.uint8), Discrete(4)]), {}, True),  # small images are flattened
         (Box(shape=(200, 15)), {}, True),
         (Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), FLAT, False),
         (Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), CONVOLUTIONS, True),
@@ -212,7 +212,7 @@ def image(*shape: int, dtype: Any = np.uint8) -> Space:
         (image(16, 16), [(4, 4, 4, 16), (3, 3, 16, 32)], 5 * 5 * 32),
         (image(15, 16), [(3, 3, 4, 16)], 13 * 14 * 16),
         (image(10, 10, 3), [(3, 3, 12, 16)], 8 * 8 * 16),
-        (image(10, 10, 4, dtype=np.bool_), [(3, 3, 4, 16)], 8 * 8 * 16),  # planes: one frame is enough
+        (image(10, 10, 4, dtype=np.bool_), [(3, 3, 4, 16)], 8 * 8 * 16),  # binary planes are not stacked over time
         (image(3, 3), [(3, 3, 4, 16)], 16),
         (image(2, 9), [], 2 * 9 * 4),
     ],
@@ -240,7 +240,7 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
         (SMALL_CAMERA, {"history_len": 1}, {"conv0/kernel": (4, 4, 3, 16), "dense0/kernel": (864, 256)}),
         (Tuple([image(16, 16)]), {}, {"conv0/kernel": (4, 4, 4, 16), "dense0/kernel": (800, 256)}),
         (Tuple([image(16, 16, 2, dtype=np.bool_), VECTOR]), {}, {"conv0/kernel": (4, 4, 2, 16)}),
-        # Numbers only: no history, and the layers of vectors.
+        # Without convolutions, pixels are like other numbers: no history, and the layers of vectors.
         (SMALL_CAMERA, {"network": FLAT}, {"policy/dense0/kernel": (16 * 16 * 3 + 5, 64)}),
         (Tuple([image(7, 7, 3), Discrete(4)]), {}, {"policy/dense0/kernel": (7 * 7 * 3 + 4, 64)}),
         # If convolutions are configured, small images have them.

@@ -19,10 +19,8 @@ from relaax.replay.local import LocalReplay
 from support.table_copies import state_of
 
 SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
-BIASES = np.array(
-    [0, 0, 0, 0, 0, 1], np.float32
-)  # for every observation the value of action 0 is 0, and of action 1 it is 1
-TWENTY = Moments(1e9, np.zeros(1), np.full(1, 400e9))  # of standard deviation 20
+BIASES = np.array([0, 0, 0, 0, 0, 1], np.float32)  # for every observation, the values of the actions are 0 and 1
+TWENTY = Moments(1e9, np.zeros(1), np.full(1, 400e9))  # standard deviation 20
 SMALL: dict[str, Any] = {
     "replay_capacity": 1000,
     "learning_starts": 50,
@@ -144,7 +142,7 @@ def test_apex_actors_insert_initial_priorities() -> None:
 
     live(agent, Two(*SPACES, 2, end_probability=0.0), 60)
     assert replay.table.size == 100
-    # 2 + 0.5 x 2 + 0.25 x 1 - 1, by the values of the actor.
+    # Two rewards of 2, then the largest value 1, minus the value 1 of the taken action: 2 + 0.5 x 2 + 0.25 x 1 - 1.
     priorities = state_of(replay.table)["priorities"]
     np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
 

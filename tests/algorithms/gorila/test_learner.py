@@ -19,7 +19,7 @@ from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, 
 
 GORILA = load_algorithm("gorila", Path())
 SPACES = Box(-9, 9, shape=(1,)), Discrete(2)
-# Q(s, a) = w_a s + b_a. Online (s, 2 s), target (3 s, s).
+# Q(s, a) = w_a s + b_a. The online network gives (s, 2 s), the target network (3 s, s).
 THETA, THETA_MINUS = np.array([[1, 2, 0, 0], [3, 1, 0, 0]], np.float32)
 # s   a   R    discount  s'   Q(s, a)  Q(s')     Q(s'; target)
 # 1   0   1    0.5       2    1        (2, 4)    (6, 2)
@@ -43,7 +43,7 @@ BATCH = Sampled(
 SEEN = Moments.of(np.array([[-1.0], [3.0]]))  # mean 1, standard deviation 2
 ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights for beta 1: 1 / (4 P), divided by the largest weight
 HALF = Moments.of(np.array([[0.0], [1.0]]))  # standard deviation 1/2
-OFFSET = 0.25  # of the priorities
+OFFSET = 0.25  # added to each |error| in a priority
 
 
 class Priorities(ReplayMemory):
@@ -102,11 +102,12 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
 @pytest.mark.parametrize(
     ("keys", "errors", "gradient"),
     [
-        # y = 1 + 0.5 x 6 = 4; 0.5; 0.25 x -2 = -0.5. By w_0: (0.5 x -6 x 1 + -5 x -3) / 3, and so on.
+        # Targets: 1 + 0.5 x 6 = 4; 0.5; 0.25 x -2 = -0.5. Derivative by w_0: (0.5 x -6 x 1 + -5 x -3) / 3.
         ({}, [-3, 3.5, -2.5], [4, 14 / 3, -8 / 3, 7 / 3]),
         # Huber: derivatives -1, 1, -1.
         ({"errors": "huber"}, [-3, 3.5, -2.5], [2.5 / 3, 2 / 3, -0.5, 1 / 3]),
-        # The online network prefers action 1 in item 0 and 0 in item 2: y = 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
+        # The online network prefers action 1 in item 0, and action 0 in item 2.
+        # Targets: 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
         ({"double": True}, [-1, 3.5, -1.5], [8 / 3, 14 / 3, -4 / 3, 7 / 3]),
     ],
 )
@@ -134,7 +135,7 @@ def test_rewards_are_divided_by_the_current_deviation() -> None:
     learner, parameters_client, _ = learner_with(normalize_rewards="scale", prioritized=False)
     learner.step(BATCH)
     (push,) = parameters_client.pushes
-    # y = 2 + 0.5 x 6 = 5; 1; 0.25 x -2 = -0.5. By w_0: (0.5 x -8 x 1 + -5 x -3) / 3, and so on.
+    # Targets: 2 + 0.5 x 6 = 5; 1; 0.25 x -2 = -0.5. Derivative by w_0: (0.5 x -8 x 1 + -5 x -3) / 3.
     np.testing.assert_allclose(push.gradient, [11 / 3, 4, -3, 2], rtol=1e-5)
 
 
