@@ -89,7 +89,7 @@ def test_categorical_mode_is_the_most_probable_action() -> None:
 
 
 def test_multi_categorical_matches_hand_calculation() -> None:
-    # The first has the probabilities 3/4 and 1/4, the second one 1/3 each; both terms are sums.
+    # The first choice has the probabilities 3/4 and 1/4, the second 1/3 each. Both results are sums over the choices.
     policy, outputs = MultiCategorical((2, 3)), {"policy": row(LOG_3, 0, 5, 5, 5)}
     found = log_probability(policy, outputs, np.array([[1, 2]]))
     np.testing.assert_allclose(found, [math.log(1 / 4 * 1 / 3)], rtol=1e-6)
@@ -158,7 +158,7 @@ def test_gradient_of_several_choices_equals_tensorflow(policy: Distribution) -> 
             log_probabilities = tf.add_n(taken)
             entropies = tf.add_n([-tf.reduce_sum(tf.exp(part) * part, axis=1) for part in parts])
         else:
-            one, zero = -tf.nn.softplus(-logits), -tf.nn.softplus(logits)  # of log p
+            one, zero = -tf.nn.softplus(-logits), -tf.nn.softplus(logits)  # log p and log (1 - p)
             log_probabilities = tf.reduce_sum(tf.where(actions == 1, one, zero), axis=1)
             entropies = -tf.reduce_sum(tf.exp(one) * one + tf.exp(zero) * zero, axis=1)
         loss = tf.reduce_sum(log_probabilities * by_log_probability + entropies * by_entropy)
@@ -303,7 +303,7 @@ def test_the_gradient_is_the_slope_of_the_loss(policy: Distribution) -> None:
     by_log_probability, by_entropy = np.array([-0.7, 1.3], np.float32), np.array([-0.2, -0.1], np.float32)
 
     def loss(given: dict[str, np.ndarray]) -> float:
-        """In double precision, as the definitions have it."""
+        """Return the loss by the definitions, in double precision."""
         entropy: np.ndarray
         if isinstance(policy, Categorical):
             p = np.exp(given["policy"]) / np.exp(given["policy"]).sum(axis=1, keepdims=True)

@@ -14,7 +14,7 @@ from support.slow_parameters import fast_and_slow
 
 Arrays = dict[str, np.ndarray]
 FEATURES, CELLS, N = 3, 4, 2
-# Arguments with gradients, so without `restart`.
+# `restart` is not listed: it has no gradient.
 VARIED = ("x", "h", "c", "kernel", "bias")
 
 
@@ -40,7 +40,7 @@ def unrolled(arguments: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def some_arguments(steps: int, seed: int = 0) -> Arrays:
-    """A rollout with restarts: three of the first environment, one at the start; at most one of the second."""
+    """A rollout. The first environment restarts at up to three steps, one of them step 0, the second at most once."""
     rng = np.random.default_rng(seed)
     shapes = {
         "x": (steps, N, FEATURES),
@@ -61,7 +61,7 @@ def tensors(arguments: Arrays) -> dict[str, Any]:
 
 
 def graph(function: Any, arguments: Arrays, known: bool) -> Any:
-    """The results of `function` as a graph, with T and N known to the graph or not."""
+    """Return the results of `function` as a graph. `known`: whether the graph knows T and N."""
     unknown = {"x": [None, None, FEATURES], "restart": [None, None], "h": [None, CELLS], "c": [None, CELLS]}
     signature = {
         name: tf.TensorSpec(tensor.shape if known else unknown.get(name, tensor.shape), tensor.dtype, name=name)

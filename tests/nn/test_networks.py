@@ -40,7 +40,7 @@ def roll(
     restart: np.ndarray,
     known: bool = True,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The results of a graph of `forward`, with T known to the graph or not."""
+    """Return the results of `forward` as a graph. `known`: whether the graph knows T."""
     parameters = {name: tf.constant(view) for name, view in spec.layout().views(vector).items()}
     steps = len(inputs) if known else None
     signature = [
@@ -342,7 +342,7 @@ def test_initial_kernels_are_orthogonal_with_their_gains() -> None:
         assert not views[f"{name}/bias"].any()
 
 
-def test_initial_lstm_has_orthogonal_gates_that_remember() -> None:
+def test_initial_lstm_has_orthogonal_gates_and_forget_bias_1() -> None:
     spec = NetworkSpec((3,), HEADS, (), groups=SEPARATE, lstm=5)
     views = spec.layout().views(orthogonal_parameters(spec, 3, {"policy": 0.01}))
     for trunk in HEADS:

@@ -164,7 +164,7 @@ def test_each_head_equals_network_with_only_its_stream() -> None:
 @pytest.mark.parametrize("environments", fast_and_slow([1, 3], [3], "relaax/nn"))
 @pytest.mark.parametrize("rows", [(), (0, 3), (0, 1, 2, 3, 4)])
 def test_host_gradient_equals_tensorflow(name: str, environments: int, rows: tuple[int, ...]) -> None:
-    """With kept and with missing activations, for a loss that depends on the outputs."""
+    """Activations are kept of no, some or all rows, and the loss depends on the outputs."""
     spec, count = SPECS[name], 5 * environments
     rng = np.random.default_rng(6)
     weights = {head: rng.standard_normal((count, width), np.float32) for head, width in spec.heads.items()}
@@ -209,7 +209,7 @@ def test_stream_gradients_equal_finite_differences() -> None:
 
 
 def test_gradient_of_dueling_values_equals_tensorflow() -> None:
-    """Including the aggregation, which TensorFlow differentiates automatically."""
+    """The comparison includes the aggregation, which TensorFlow differentiates automatically."""
     spec, inputs = SPECS["image"], inputs_of(SPECS["image"], 6)
     weights = np.random.default_rng(8).standard_normal((6, 5), np.float32)
 

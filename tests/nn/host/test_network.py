@@ -132,7 +132,7 @@ def test_chunks_and_small_products_give_equal_results(spec: NetworkSpec, monkeyp
 
 
 def test_reused_memory_does_not_change_gradients(spec: NetworkSpec) -> None:
-    """The memory is used for more examples, for fewer, and for other ones."""
+    """The same memory is used for batches of different sizes."""
     network = network_of(spec)
     activations = Activations(9, network.sizes)
     gradient = np.zeros(spec.layout().size, np.float32)
@@ -171,8 +171,8 @@ def test_non_contiguous_inputs_are_accepted() -> None:
     np.testing.assert_allclose(network.outputs(activations, 0, 3)["value"], expected["value"], atol=1e-5)
 
 
-def test_both_kinds_of_computation_can_alternate() -> None:
-    """One call for all layers, and BLAS for each layer, use the activations of each other."""
+def test_single_call_and_blas_use_each_others_activations() -> None:
+    """Small batches compute all layers in a single call, larger ones each layer by BLAS."""
     spec = SPECS["separate"]
     network = network_of(spec)
     few = network._few
@@ -208,7 +208,7 @@ def test_nan_inputs_give_nan_outputs_and_gradients(activation: Literal["relu", "
 
 
 def test_tanh_equals_numpy() -> None:
-    """To some units in the last place, from zero to where it is 1."""
+    """The results agree to a few units in the last place, for inputs near zero up to those whose result is 1."""
     spec = NetworkSpec((1,), {"policy": 1}, (1,), activation="tanh")
     network = HostNetwork(spec)
     network.set_parameters(np.array([1, 0, 1, 0], np.float32), pixels=False)
