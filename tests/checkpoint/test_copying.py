@@ -15,7 +15,7 @@ from support.stores import MemoryStore
 
 
 class Target(MemoryStore):
-    """A store whose lease is taken over after `taken_over_after` writes. `spoils`: whether it damages parts."""
+    """A store whose lease is taken over after `taken_over_after` writes. If `spoils`, it damages parts."""
 
     def __init__(self, taken_over_after: int = -1) -> None:
         super().__init__()

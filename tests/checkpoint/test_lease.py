@@ -82,7 +82,7 @@ def test_a_fence_exceeds_those_of_lease_and_checkpoints() -> None:
     store = MemoryStore()
     with held(store):
         pass
-    for above, fence in ((7, 8), (2, 9)):  # a new lease after a loss, then one ahead of the checkpoints
+    for above, fence in ((7, 8), (2, 9)):  # first the checkpoints have the highest fence, then the lease
         lease = Lease(store, ttl=1e6)
         lease.acquire(above)
         assert lease.fence == fence
@@ -140,7 +140,7 @@ def test_the_renewing_thread_detects_a_lost_lease() -> None:
     lost: queue.Queue[str] = queue.Queue()
     first = Lease(store, lost.put, ttl=0.3)
     first.acquire()
-    while True:  # on a busy machine it may just have renewed it
+    while True:  # on a busy machine `first` may have just renewed the lease
         try:
             second = Lease(store, ttl=1e6, poll=1e6, clock=clock)
             second.acquire(wait=clock.wait)
@@ -307,7 +307,7 @@ def test_a_superseded_server_publishes_nothing() -> None:
 
 
 def test_late_checkpoints_of_a_superseded_server_are_older(caplog: pytest.LogCaptureFixture) -> None:
-    """It checked its lease, was stopped, and published after another server had written."""
+    """A server may be suspended after it checked its lease, and publish after another server has taken over."""
     store, clock = MemoryStore(), Clock()
     with held(store) as first:
         old = CheckpointManager(store, keep=2, keep_best=0, lease=first)

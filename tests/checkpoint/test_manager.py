@@ -52,7 +52,7 @@ def test_the_manifest_is_written_last_and_deleted_first() -> None:
     assert [key.rpartition("/")[2] for key in deleted] == ["manifest.json", "shard-0.safetensors"]
 
 
-def test_the_newest_is_the_last_saved_at_any_step() -> None:
+def test_last_saved_checkpoint_is_newest_even_at_lower_step() -> None:
     manager = CheckpointManager(MemoryStore())
     save(manager, 500)
     save(manager, 20)

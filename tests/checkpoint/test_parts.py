@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_not_read_again() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     saved = [manager.save(step, {"shard-0": vector(0)}, {}).checkpoint_id for step in (1, 2)]
-    manager.mark_damaged(saved[1], "its SHA-256 differs")  # for another shard
+    manager.mark_damaged(saved[1], "its SHA-256 differs")  # another shard found the damage
     restored = manager.restore(lambda manifest: list(manifest["parts"]))
     assert restored is not None
     assert restored.checkpoint_id == saved[0]

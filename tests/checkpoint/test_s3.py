@@ -302,7 +302,7 @@ def test_slow_store_loses_no_lease(s3: S3Server, proxy: S3Proxy) -> None:
     assert len(proxy.requests) == 4, "no request was repeated"
 
 
-def test_bucket_that_keeps_versions_is_known(s3: S3Server) -> None:
+def test_bucket_that_keeps_old_versions_is_detected(s3: S3Server) -> None:
     bucket = s3.bucket()
     store = s3.store(bucket)
     assert not store.keeps_old_versions()
