@@ -155,7 +155,7 @@ def chi_squared(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_shards_draw_as_one(shards: int) -> None:
+def test_draws_over_all_shards_are_proportional_to_priority(shards: int) -> None:
     """Items with priorities 1 to 12, distributed unevenly, are drawn in proportion to priority over all shards."""
     priorities = np.arange(1.0, 13.0)
     with serving(shards) as started, client_of(started, numbered(), actors=range(shards)) as client:

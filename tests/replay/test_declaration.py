@@ -1,4 +1,4 @@
-"""The part of one shard in a table and its limiter."""
+"""The share of each shard in the capacity and the limits of a table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_shards_share_the_capacity(shards: int, each: int) -> None:
 
 
 def ahead(limiter: RateLimiter) -> int:
-    """Return the number of items beyond `min_size` that are inserted without a sample."""
+    """Return the number of items beyond `min_size` that can be inserted without a sample."""
     begins_after(limiter)
     more = 0
     while limiter.await_insert(1, 0.0):

@@ -90,7 +90,7 @@ def test_stacks_do_not_cross_the_start_of_an_episode() -> None:
 def test_frame_is_stored_once_and_freed_after_its_last_use() -> None:
     table = Table(SPEC, seed=0)
     table.insert("w", 1, items(*((step, 0) for step in range(10))), None, frames(0, 11), 0, 8)
-    assert table.frames == 11  # not 60
+    assert table.frames == 11  # it would be 60 if transitions did not share frames
     table.insert("w", 2, items((10, 0)), None, frames(11, 1), 11, 12)
     assert table.frames == 12
     table.remove_writer("w")
@@ -108,7 +108,7 @@ def test_writer_keeps_frames_that_no_item_uses() -> None:
     table.insert("w", 2, items((3, 3)), keep_from=4)
     assert table.frames == 2
     table.insert("w", 3, items(), keep_from=50)
-    assert table.frames == 2  # those of the item
+    assert table.frames == 2  # the frames of the item
     check_stacks(table, {3: 3})
     table.insert("w", 4, items((5, 5)), None, frames(5, 2), 5, 7)
     check_stacks(table, {3: 3, 5: 5})
@@ -132,7 +132,7 @@ def test_unknown_frames_are_rejected_without_a_change(
         table.insert(*arguments)
     assert refused.value.expected == 2
     assert (table.size, table.frames, table.totals) == (4, 5, Totals(inserted=4))
-    # The writer restarts its frames: it sends all that it refers to, with new numbers.
+    # The writer starts anew: it sends all frames of the item again, with new numbers.
     table.insert("w", 2, items((step, start)), None, frames(start, step + 2 - start), start, step)
     check_stacks(table, {0: 0, 1: 0, 2: 0, 3: 0} | {step: start})
 

@@ -56,9 +56,9 @@ def test_balance_stays_within_the_error_buffer() -> None:
     for _ in range(10):
         assert not limiter.await_sample(1, 0)
         assert limiter.await_insert(1, 0)
-    assert [limiter.await_insert(1, 0) for _ in range(2)] == [True, True]  # 4 samples ahead
+    assert [limiter.await_insert(1, 0) for _ in range(2)] == [True, True]  # inserts are 4 samples ahead
     assert not limiter.await_insert(1, 0)
-    assert [limiter.await_sample(1, 0) for _ in range(8)] == [True] * 8  # 4 behind
+    assert [limiter.await_sample(1, 0) for _ in range(8)] == [True] * 8  # inserts are 4 samples behind
     assert not limiter.await_sample(1, 0)
     assert limiter.samples == 8
     assert limiter.await_insert(1, 0)

@@ -57,7 +57,7 @@ def varied() -> TableDeclaration:
 
 
 def insertions() -> Iterator[Insertion]:
-    """Steps of one environment, 7 at a time, more than the capacity."""
+    """Yield 84 steps of one environment, 7 at a time; the capacity of the table is 50."""
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (85, 5, 3, 2), dtype=np.uint8)
     for first in range(0, 84, 7):

@@ -94,7 +94,7 @@ def without_drift(updates: int) -> None:
     tree = SumTree(capacity)
     for _ in range(updates // batch):
         tree.set(rng.integers(capacity, size=batch), 10 ** rng.uniform(-12, 12, batch))
-    # Equal to a new tree with the same priorities: earlier priorities leave no error in any sum.
+    # The tree equals a new one with the same priorities, so earlier priorities leave no error in any sum.
     fresh = filled(tree.get(np.arange(capacity)))
     assert tree.total == fresh.total
     values = rng.random(100_000) * tree.total

@@ -83,7 +83,7 @@ def test_priority_zero_is_drawn_if_all_priorities_are_zero() -> None:
     assert table.sample(1).probabilities == [1 / 3]
 
 
-def test_shards_draw_as_one() -> None:
+def test_draws_over_all_shards_are_proportional_to_priority() -> None:
     """If each shard is drawn in proportion to its sum, an item has probability p / Σ over all shards."""
     priorities = np.array([0.1, 3.0, 1.0, 0.7])
     shards = [Table(spec(sampler="prioritized", alpha=1.0), seed=seed) for seed in range(2)]
