@@ -39,7 +39,7 @@ def firsts() -> npt.NDArray[np.bool_]:
 
 
 def actions_of_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> list[list[npt.NDArray[Any]]]:
-    """The agent's actions. Where an episode starts, the last one of that environment has ended."""
+    """Return the agent's actions. If an episode starts, the previous episode of its environment has terminated."""
     none = np.zeros(3, np.bool_)
     actions = [agent.reset(seen[0])]
     for leaves, first in zip(seen[1:], firsts()[1:], strict=True):
@@ -89,7 +89,7 @@ def test_policy_describes_its_origin(tmp_path: Path) -> None:
     assert b"secret" not in path.read_bytes()
     import safetensors
 
-    with safetensors.safe_open(path, "np") as file:  # with any reader of the format
+    with safetensors.safe_open(path, "np") as file:  # other readers of the format can read the file
         np.testing.assert_array_equal(file.get_tensor("parameters"), bridge.parameters)
 
 
