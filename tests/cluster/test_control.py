@@ -1,4 +1,4 @@
-"""The files by which a controller is asked and answers."""
+"""The files through which a controller receives requests and reports its state."""
 
 from __future__ import annotations
 

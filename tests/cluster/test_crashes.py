@@ -1,4 +1,4 @@
-"""Machines that die or are cut off while they train: real Ray on machines in namespaces, and an exact account."""
+"""Machines that die or are disconnected during training: real Ray, on machines that are network namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RLX servers and machines that follow the environments, with Ray's own autoscaler and its fake provider."""
+"""Numbers of RLX servers and machines that follow the environments, with Ray's autoscaler and its fake provider."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def nodes(processes: Processes) -> Iterator[RayNodes]:
 
 
 def machines(folder: Path, role: str) -> set[str]:
-    """Where the processes of a role have listened, by their logs."""
+    """Return the hosts on which processes of a role have listened, according to their logs."""
     logs = [path.read_text("utf-8") for path in (folder / "logs").glob(f"{role}*.log")]
     return {host for log in logs for host in re.findall(r" listening on ([\d.]+):", log)}
 
@@ -48,7 +48,7 @@ def test_cartpole_is_solved(nodes: RayNodes, tmp_path: Path) -> None:
 
 
 def test_learners_connect_to_replay_memory(nodes: RayNodes, tmp_path: Path, short: bool) -> None:
-    target = "100" if short else "475"  # of an evaluation
+    target = "100" if short else "475"  # the mean return of an evaluation
     ended = nodes.relaax(
         *("run", "apex_gym_cartpole", "--on", "ray", "--run-dir", str(tmp_path / "run"), "--seed", "1"),
         *("--set", "replay-server.shards=2", "--target-evaluation", target),

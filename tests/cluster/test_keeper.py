@@ -55,7 +55,7 @@ def test_snapshots_return_the_log_in_pieces(keeper: Keeper) -> None:
     wait_until(lambda: keeper.snapshot(0).exit_code == 0, "it has ended")
     text, snapshot = b"", keeper.snapshot(0)
     assert len(snapshot.log) == LOG_BYTES
-    while snapshot.log and len(text) < 2_000_000:  # twice what there is
+    while snapshot.log and len(text) < 2_000_000:  # twice the length of the log
         text += snapshot.log
         snapshot = keeper.snapshot(snapshot.log_end)
     assert text.decode().splitlines() == ["x" * 99] * 10_000 + ["end"]

@@ -65,7 +65,7 @@ class Scene:
         return made
 
     def started(self, host: RayMachines, role: Role, count: int) -> Sequence[RemoteProcess]:
-        """Processes of a role, started; they need not be ready."""
+        """Start processes of a role and return them; they need not be ready."""
         made: list[Supervised] = [
             host.process(role, number, f"{role.name}-{number}", self.folder / f"{role.name}-{number}.log", {})
             for number in range(count)
@@ -117,8 +117,8 @@ def test_first_parameter_shard_is_listed_before_the_others(scene: Scene) -> None
         ((None, "b:1"), None),
         (("a:1", None), ["a:1"]),
         (("a:1", "b:1"), ["a:1", "b:1"]),
-        ((None, "b:1"), ["a:1", "b:1"]),  # it is away: its last place
-        (("a:2", None), ["a:2", "b:1"]),  # it is back, elsewhere
+        ((None, "b:1"), ["a:1", "b:1"]),  # shard 0 is lost: its last address stays listed
+        (("a:2", None), ["a:2", "b:1"]),  # shard 0 is restarted at another address
         ((None, "b:2"), ["a:2", "b:2"]),
     ):
         scene.places(PARAMETER_SERVER, *places)

@@ -1,4 +1,4 @@
-"""The number of RLX servers that the autoscaler requests, by their reports. Tests pass the times: nothing waits."""
+"""The number of RLX servers that the autoscaler requests, given their reports. Tests pass the time and do not wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serving(workers: int) -> Occupancy:
 
 
 def after(scaling: Scaling, seconds: float, servers: list[Occupancy | None], begin: float = 0.0) -> int:
-    """Return the wanted number of servers after asking once a second."""
+    """Return the wanted number of servers once it changes, asked once a second for at most `seconds`."""
     wanted = len(servers)
     for second in range(int(seconds) + 1):
         wanted = scaling.wanted(begin + second, servers)
@@ -38,7 +38,7 @@ def test_full_server_without_refusals_is_enough() -> None:
 
 def test_refusal_adds_a_server() -> None:
     scaling = Scaling(section())
-    assert scaling.wanted(0.0, [full(refused=5)]) == 1  # refused before, at an unknown time
+    assert scaling.wanted(0.0, [full(refused=5)]) == 1  # the first report does not tell when clients were refused
     assert scaling.wanted(1.0, [full(refused=6)]) == 2
 
 
@@ -70,7 +70,7 @@ def test_number_of_servers_is_at_most_the_maximum() -> None:
 
 def test_buffer_of_places_is_kept_before_any_refusal() -> None:
     scaling = Scaling(section(free_places=40))
-    assert scaling.wanted(0.0, [serving(0)]) == 2  # 32 are too few
+    assert scaling.wanted(0.0, [serving(0)]) == 2  # one server has only 32 places
     assert after(Scaling(section(free_places=40)), 100.0, [serving(0), serving(0)]) == 2
 
 
