@@ -163,7 +163,7 @@ def test_row_acted_on_early_begins_the_next_rollout() -> None:
     assert batch.state.tolist() == [[2, 2], [2, 2]]
     assert batch.restart.tolist() == [[False, True]]
     assert batch.targets.tolist() == [[5.0, 6.0]]
-    assert batch.advantages.tolist() == [[2.0, 1.0]]  # 5 - 3, and half of 6 - 4
+    assert batch.advantages.tolist() == [[2.0, 1.0]]  # 5 - 3, and (6 - 4) times its importance weight 0.5
 
 
 def test_clear_discards_the_importance_weight() -> None:

@@ -17,7 +17,7 @@ def test_ended_and_env_steps_follow_the_masks() -> None:
     assert step.final_observations is None
 
 
-def test_step_without_marks_is_plain_and_shares_its_masks() -> None:
+def test_step_with_false_masks_is_plain_and_reuses_them() -> None:
     none = mask(0, 0)
     step = StepResult(np.zeros(2), [np.zeros((2, 2))], none, none, none)
     assert step.plain

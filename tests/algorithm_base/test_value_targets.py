@@ -24,7 +24,7 @@ def test_greedy_values_are_the_largest() -> None:
     assert greedy_values(Q).tolist() == [[5, 4], [-1, 7]]
 
 
-def test_double_estimates_select_online_and_value_by_target() -> None:
+def test_double_estimates_use_target_values_of_online_actions() -> None:
     # The online network prefers actions 0, 1 and 0, 1. Their values by the target network are 1, 2 and -3, 7.
     assert greedy_values(Q, ONLINE).tolist() == [[1, 2], [-3, 7]]
 
@@ -39,8 +39,8 @@ def test_one_step_targets_of_q_learning_and_sarsa() -> None:
 def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
     """Return one-step and two-step targets of three environments. `masks` apply to the first of two steps.
 
-    The rewards are 1, then 10; gamma is 0.5. The next observation has the value 8, the last one 32, and a final
-    observation 100.
+    The rewards are 1, then 10; gamma is 0.5. The observation after the first step has the value 8,
+    that after the second step 32, and a final observation 100.
     """
     flags = {name: np.isin(np.arange(3), masks.get(name, [])) for name in ("terminated", "truncated", "first")}
     marked = StepResult(np.ones(3), [np.zeros((3, 1))], **flags)
