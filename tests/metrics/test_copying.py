@@ -87,7 +87,7 @@ def test_files_copied_by_earlier_process_are_skipped(tmp_path: Path) -> None:
 
 
 def test_copied_bytes_are_proportional_to_written_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rates of a long training, scaled down by 20. One file would be copied as a whole each time."""
+    """The rates are those of a long training, divided by 20. A single file would be copied as a whole each time."""
     monkeypatch.setattr(writer_module, "EVENT_FILE_BYTES", writer_module.EVENT_FILE_BYTES // 20)
     store, step, copied = MemoryStore(), 0, 0
     copy = MetricsCopy(tmp_path, store, interval=1000)
