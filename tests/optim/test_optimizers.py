@@ -45,7 +45,7 @@ def test_rmsprop_has_epsilon_inside_the_root(place: Place) -> None:
     optimizer.apply(parameters, vector(3.0, -4.0), 0.5)
     np.testing.assert_allclose(parameters.snapshot(), [1 - 0.5 * 3, 2 + 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
     np.testing.assert_allclose(optimizer.slots()["mean_square"], [0.9, 1.6], rtol=1e-6)
-    # Second step: g = 0.9 * 0.9 + 0.1 * 1 = 0.91, no momentum of the first.
+    # Second step: g = 0.9 * 0.9 + 0.1 * 1 = 0.91. The first step leaves no momentum.
     optimizer.apply(parameters, vector(1.0, 0.0), 0.5)
     np.testing.assert_allclose(parameters.snapshot(), [-0.5 - 0.5 / np.sqrt(1.01), 2 + 2 / np.sqrt(1.7)], rtol=1e-5)
 
@@ -97,7 +97,7 @@ def test_centered_can_be_switched_on_and_off_when_resumed(place: Place) -> None:
 
 
 def test_adam_corrects_bias_and_has_epsilon_outside_root(place: Place) -> None:
-    # Corrected moments of the first step are Δθ and Δθ²: with ε = 1 the step is η·Δθ / (|Δθ| + √(1 − β2)-scaled ε).
+    # The order of Kingma and Ba 2015, end of section 2: both corrections are in the rate, and ε is added to the root.
     parameters = place.vector(vector(0.0))
     optimizer = place.optimizer(Adam(beta1=0.9, beta2=0.99, epsilon=0.3), 1)
     mean = square = theta = 0.0
