@@ -157,7 +157,7 @@ def test_used_share_counts_all_machines_of_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["parameter server", "learners", "replay servers"])
-def test_part_is_used_up_at_its_breaks_at_count(name: str) -> None:
+def test_part_is_fully_used_at_its_breaks_at_environments(name: str) -> None:
     workload = replace(LEARNERS, environments=400)
     breaks_at = part(forecast_needed(workload, COSTS, WIDE), name).breaks_at
     at_it = forecast_needed(replace(workload, environments=4 * (breaks_at // 4)), COSTS, WIDE)
