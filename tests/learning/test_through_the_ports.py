@@ -55,7 +55,8 @@ def test_variant_configuration_learns(runs: Runs, short: bool, config: str) -> N
 
 
 GREEDY = {
-    # The same for greedy evaluations, because some actors explore half of the time. Random play returns 20.
+    # The mean returns of greedy evaluations to reach in a short and in a whole run. Training returns are lower, because
+    # some actors explore half of the time. Random play returns 20.
     "async_q_gym_cartpole": (120, 475),
     "async_sarsa_gym_cartpole": (120, 475),
     "n_step_q_gym_cartpole": (120, 475),
@@ -76,7 +77,8 @@ def test_greedy_actions_reach_the_target_evaluation(runs: Runs, short: bool, con
 
 
 UNTUNED = {
-    # The same with defaults only; the study `first-contact` has more environments. Training begins with random play.
+    # The mean returns to reach with default keys, in a short and in a whole run. The study `first-contact` has more
+    # environments.
     "FrozenLake-v1": (0.3, 0.6),  # random play returns 0.01
     "CliffWalking-v1": (-100, -20),  # random play falls off a hundred times in an episode
     "Acrobot-v1": (-250, -100),  # random play returns -500
