@@ -150,7 +150,7 @@ def handling(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
 
 
 class Disconnecting(socketserver.BaseRequestHandler):
-    """A server that ends just now: it ends the connection and then resets it."""
+    """A server that is ending: it shuts down its side of the connection, and then resets the connection."""
 
     client_is_connected = threading.Semaphore(0)
 
@@ -195,7 +195,7 @@ class AsRlxServer(socketserver.BaseRequestHandler):
         self.request.sendall(layer.to_send())
 
 
-def test_a_server_without_grpc_is_reported_with_the_key() -> None:
+def test_error_for_a_server_without_grpc_names_the_key() -> None:
     with handling(AsRlxServer) as address:
         assert refused(Target(address)) == (
             f"parameter server {address}: it does not support gRPC: relaax-rlx-server.parameter_server names the port "

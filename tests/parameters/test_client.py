@@ -272,7 +272,7 @@ def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) ->
         first.stop()
         with running(address=first.address) as second:
             parameters_client.metrics.episode(3.0, 1)
-            parameters_client.flush()  # registers again: the parameters of the gradient are gone
+            parameters_client.flush()  # registers again, so the gradient is of an old incarnation
             pushed = parameters_client.push_later(gradient(1), env_steps=7)()
             assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
             assert pushed.pulled is not None, "new parameters"

@@ -192,7 +192,8 @@ def test_a_reconnection_without_memory_ends_the_worker() -> None:
     with running(MODELS) as server, hogwild(server.address) as parameters_client:
         for connection in list(server.server._local._sessions.values()):
             connection.close()
-        parameters_client.push(gradient(1), 1, want_parameters=False)  # it was applied before the loss was detected
+        # Applied: the worker detects the lost connection only with its next request.
+        parameters_client.push(gradient(1), 1, want_parameters=False)
         server.server._local._offers.open = False
         server.core.deregister(parameters_client._worker_id)
         with pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none"):

@@ -53,7 +53,7 @@ def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
-def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
+def test_push_counts_as_discarded_if_any_shard_discards_it(transport: Transport) -> None:
     with (
         sharded(2, Models(max_staleness=0)) as shards,
         parameter_client(shards.addresses, transport=transport) as parameters_client,
@@ -162,7 +162,7 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
         assert (counters.env_steps, counters.frames) == (15, 15)
         expected = -ONES
         start, end = shard_range(SIZE, arrived, 2)
-        expected[start:end] -= 1  # half a push, which asynchronous training tolerates
+        expected[start:end] -= 1  # half of a push is applied, which asynchronous training tolerates
         np.testing.assert_array_equal(shards.parameters, expected)
 
 

@@ -13,7 +13,8 @@ def test_two_samples_and_a_third_by_hand() -> None:
     two = Moments.of([[1, 2], [3, 6]])
     assert (two.count, two.mean.tolist(), two.m2.tolist()) == (2, [2, 4], [2, 8])
     assert two.variance.tolist() == [1, 4]
-    # Means 2 and 8, 2 samples and 1: 2 + 6/3 = 4, and 2 + 0 + 6² · 2 · 1 / 3 = 26 = (1-4)² + (3-4)² + (8-4)².
+    # Merge two samples of mean 2 with one sample 8. The mean is 2 + 6/3 = 4.
+    # m2 is 2 + 0 + 6² · 2 · 1 / 3 = 26, which is (1-4)² + (3-4)² + (8-4)².
     three = two.merged(Moments.of([[8, 4]]))
     assert (three.count, three.mean.tolist(), three.m2.tolist()) == (3, [4, 4], [26, 8])
 

@@ -1,4 +1,4 @@
-"""Vectors of 16 bits a number: against numpy's float16 and ml_dtypes' bfloat16, and through a parameter server."""
+"""Vectors of 16-bit numbers: conversions, compared with numpy and ml_dtypes, and exchanges with a parameter server."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def through(vector: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float3
 
 
 def everything(name: str) -> npt.NDArray[np.float32]:
-    """Return all numbers of 16 bits."""
+    """Return all 16-bit numbers of this precision, as float32."""
     with np.errstate(invalid="ignore"):
         return np.arange(2**16, dtype=np.uint16).view(DTYPES[name]).astype(np.float32)
 
 
 def near(name: str) -> npt.NDArray[np.float32]:
-    """Return these numbers, their midpoints, the neighbours of both, and as many of any size."""
+    """Return all finite 16-bit numbers, their midpoints, the float32 neighbours of both, and random float32 numbers."""
     exact = np.sort(everything(name)[np.isfinite(everything(name))]).astype(np.float64)
     half_way = (exact[:-1] + exact[1:]) / 2
     numbers = np.concatenate([exact, half_way]).astype(np.float32)
@@ -197,7 +197,7 @@ def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureF
         pushed = parameters_client.push(gradient(1e6, 1), env_steps=1)
         assert pushed.discarded is None
         np.testing.assert_array_equal(server.parameters, gradient(-65504, -1))
-        parameters_client.push(gradient(100), env_steps=1)  # a parameter is too large now, which the server logs
+        parameters_client.push(gradient(100), env_steps=1)  # one parameter exceeds the range, which the server logs
         np.testing.assert_array_equal(server.parameters, gradient(-65604, -1))
         np.testing.assert_array_equal(parameters_client.pull().parameters, gradient(-65504, -1))
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
@@ -236,7 +236,7 @@ def test_shared_memory_uses_float32_and_logs_it(caplog: pytest.LogCaptureFixture
 
 
 @every
-def test_answers_in_float32_only_are_read(name: str) -> None:
+def test_answer_without_a_precision_is_read_as_float32(name: str) -> None:
     link = ShardClient(Target("127.0.0.1:1"), precision=PRECISIONS[name])
     link.set_range(pb.RegisterResponse(range_end=SIZE, parameters=SIZE))
     try:

@@ -97,7 +97,7 @@ def descriptors() -> int:
 
 
 def copies(sock: socket.socket) -> int:
-    """Return the number of descriptors that this process has of the socket."""
+    """Return the number of descriptors of this process that refer to the socket."""
     found = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -111,7 +111,7 @@ def test_pulled_vectors_do_not_change_while_in_use() -> None:
         for _ in range(10):
             pulled = parameters_client.push(gradient(1), 1).pulled
             assert pulled is not None
-            held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view is enough
+            held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view also keeps the memory in use
         np.testing.assert_array_equal([vector.ravel()[0] for vector in held], -np.arange(11))
 
 
@@ -427,7 +427,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
             parameters_client.register(registration())
 
 
-def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
+def test_required_shared_memory_of_another_host_ends_worker() -> None:
     says = "bridge is shared_memory: no process listens at its socket.* run both on one host"
     with running() as server, parameter_client(server.address, transport="shared_memory") as parameters_client:
         server.server._local._offers.socket = b"relaax-of-another-host"
@@ -465,7 +465,7 @@ def test_a_connection_without_proof_is_refused(mistake: str) -> None:
             frames.socket.settimeout(10.0)
             frames.socket.connect(b"\0" + offered.socket)
             frames.send(Frame(PUSH if mistake == "no introduction" else HELLO, hello, length))
-            if mistake == "not registered":  # it was registered before: otherwise it has no proof
+            if mistake == "not registered":  # it registered to get its proof, and was deregistered
                 assert frames.receive()[0].message == b"the worker is not registered any more"
             with pytest.raises((BrokenFrame, ConnectionResetError)):
                 frames.receive()
@@ -522,7 +522,7 @@ def test_silent_connections_time_out_and_do_not_delay_the_end(monkeypatch: pytes
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
-    """A socket, and the receiver of its frames, each with up to one descriptor."""
+    """A socket, and the receiver of its frames. Each frame carries at most one descriptor."""
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, closing(FrameSocket(other, descriptors=True)) as frames:
         other.settimeout(10.0)
@@ -667,7 +667,7 @@ def test_invalid_frames_end_only_their_own_connection() -> None:
 
 def test_closed_connections_leave_no_resources() -> None:
     with running() as server:
-        with sharing(server) as parameters_client:  # open what stays open
+        with sharing(server) as parameters_client:  # opens the descriptors that stay open
             parameters_client.push(gradient(1), 1)
         del parameters_client
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")

@@ -74,7 +74,7 @@ def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count:
         assert (first.frames, len(fetched)) == (9, count)
         crossing = parameters_client.push(ONES, env_steps=9).pulled
         assert crossing is not None and crossing.target is not None
-        # The others copy before their next update, or here when the pull names the new generation.
+        # The other shards copy before their next update or, as here, when a pull names the new generation.
         np.testing.assert_array_equal(crossing.target, -2 * ONES)
         np.testing.assert_array_equal(crossing.target, crossing.parameters)
         assert (crossing.frames, len(fetched)) == (18, 2 * count)
@@ -121,7 +121,7 @@ def test_a_push_without_parameters_fetches_no_target(transport: Transport, fetch
         for _ in range(3):
             assert parameters_client.push(ONES, env_steps=10, want_parameters=False).pulled is None
         assert fetched == []
-        # The pushes contained the generation: shard 1 copied before the second and before the third.
+        # Each push carries the generation of shard 0, so shard 1 copied before the second push and before the third.
         assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 2]
         pulled = parameters_client.pull()
         np.testing.assert_array_equal(pulled.target, -3 * ONES)
@@ -283,7 +283,7 @@ def test_a_lost_shard_restores_the_target_of_the_checkpoint(
 
 
 @both_ways
-def test_a_roll_back_before_the_fetch_counts_for_the_push(
+def test_push_is_discarded_by_a_roll_back_before_the_fetch(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
