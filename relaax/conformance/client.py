@@ -45,7 +45,7 @@ class ClientRule:
 
 _QUIET_JUDGES = (did_not_reconnect, judges.exited_with_failure, closed, judges.closed_and_gave_up)
 _NEWER = 99  # a code of a newer server
-# The mistake is in an error. A client that misses it closes too, but reconnects.
+# The mistake is in an error message. A client that does not notice it closes too, but then reconnects.
 _FINAL = {"server_error_wait"}
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded, _refused = golden_error("overloaded"), golden_error("refused_token")

@@ -181,7 +181,7 @@ def closed(run: ClientRun) -> Judgement:
 
 
 def closed_and_gave_up(run: ClientRun) -> Judgement:
-    """Pass if the client closed and did not reconnect, because no init was answered before the mistake."""
+    """Pass if the client closed and did not reconnect. It must not, because no init was answered before the mistake."""
     return verdict if (verdict := closed(run))[0] is not PASSED else did_not_reconnect(run)
 
 

@@ -169,7 +169,7 @@ _RULES: tuple[tuple[str, str, str, str, Play], ...] = (
 
 @dataclass(frozen=True)
 class RuleCheck:
-    """One rule with its conversation. `phase`: the order of checks; from 1 on, one may determine the spaces."""
+    """One rule with its conversation. `phase`: the order of the checks, see `server_checks`."""
 
     name: str
     section: str

@@ -157,8 +157,8 @@ class _Connection:
 
         Raises LocalProtocolError, and changes nothing, if this state does not allow the message or if it does not fit
         the handshake.
-        If `message` changes the state, the peer sent the frames that are already buffered while the old state held.
-        Raises RemoteProtocolError, as `next_event` does, if the old state does not allow one of these frames.
+        If `message` changes the state, the old state must allow every frame that is already buffered. Otherwise the
+        peer did not wait for its turn, and RemoteProtocolError is raised, as by `next_event`.
         """
         try:
             kind = type(message)

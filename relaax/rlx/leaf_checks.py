@@ -91,7 +91,8 @@ def _value_check(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
 
 def is_finite(numbers: npt.NDArray[Any]) -> bool:
     """Return whether no element is NaN or infinite."""
-    # A NaN or infinite element makes the sum NaN or infinite. Finite numbers may overflow the sum: then numpy checks.
+    # A NaN or infinite element makes the sum NaN or infinite. The sum of finite numbers may be infinite too, so then
+    # numpy checks each number.
     few = numbers.size <= _FEW and math.isfinite(sum(numbers.ravel().tolist()))
     return few or bool(np.isfinite(numbers).all())
 

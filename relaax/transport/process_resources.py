@@ -14,7 +14,7 @@ _ENOUGH = 2**16
 def allow_descriptors() -> None:
     """Raise the limit of open descriptors, up to `_ENOUGH`.
 
-    A worker needs up to six in each process, and 1024 is a common limit.
+    A worker needs up to six descriptors in each process, and 1024 is a common limit.
     """
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _ENOUGH if most == resource.RLIM_INFINITY else min(_ENOUGH, most)

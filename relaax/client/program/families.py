@@ -151,7 +151,7 @@ class ProcessReaper:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Kill the registered processes now, and wait for that."""
+        """Kill the registered processes and remove `folder` now. Return when this is done."""
         self._process.communicate()
 
 

@@ -136,8 +136,7 @@ class Paced(_Wrapper):
     """An agent that returns actions at most `rate` times a second.
 
     So each environment takes at most `rate` steps a second, also if N environments are stepped together. After a
-    pause, missed steps are not made up for by a burst. The wait follows the agent's answer, so measured latencies
-    exclude it.
+    pause there is no burst of steps. The wait follows the agent's answer, so measured latencies exclude it.
     """
 
     def __init__(

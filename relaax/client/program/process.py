@@ -76,7 +76,7 @@ def run_then_close(env: Any, play: Callable[[], _Result]) -> _Result:
     try:
         summary = play()
     except BaseException:
-        cancel_repetition()  # closing may take longer than the repetition of the signal
+        cancel_repetition()  # closing may take longer than the interval between signals
         _close(env, terminate=is_a(env, "AsyncVectorEnv"))  # after an error its processes do not answer
         raise
     _close(env, terminate=False)

@@ -198,5 +198,5 @@ def codec_named(name: str) -> Codec:
 
 
 def codec_of(first_byte: int | None) -> Codec:
-    """Return the codec of a connection whose first payload starts with this byte; Protobuf if None was received."""
+    """Return the codec of a connection whose first payload starts with this byte; Protobuf if the byte is None."""
     return JsonCodec() if first_byte == JSON_FIRST_BYTE else ProtobufCodec()
