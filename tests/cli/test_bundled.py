@@ -22,7 +22,7 @@ from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
 TORCS = "da3c_torcs"
-LAB = "da3c_lab_demo"  # built from sources, with tools that the test machines lack
+LAB = "da3c_lab_demo"  # must be built from source, with tools that test machines lack
 ALWAYS = (
     *("da3c_ale_boxing", "da3c_lstm_cartpole", "da3c_minatar_breakout", "da3cc_gym_pendulum", "n_step_q_gym_cartpole"),
     *("async_q_gym_cartpole", "async_sarsa_ale_pong", "gorila_gym_cartpole", "gorila_distributed_gym_cartpole"),
@@ -163,7 +163,7 @@ def test_run_without_deepmind_lab_names_the_way_out(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # as above
+@pytest.mark.timeout(1200)  # one configuration downloads its game
 @pytest.mark.parametrize("name", [trainable(name) for name in CONFIGURATIONS if name != LAB])
 def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     require(make_plan(name, []).run.environment)

@@ -105,7 +105,7 @@ def test_fault_is_found(fault: str) -> None:
 
 
 def test_server_that_supports_one_space_only_passes(processes: Processes, tmp_path: Path) -> None:
-    """Rules that need other spaces are not applicable and give the server's error. With its spaces, all rules apply."""
+    """Rules that need another space are not applicable. If the check uses the server's spaces, they pass."""
     config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py"), "only": "Box(float32, [3])"})
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
     report = check(address, Settings(), "[mp]*_protobuf")

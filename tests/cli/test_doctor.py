@@ -1,4 +1,4 @@
-"""`relaax doctor` on broken set-ups: each problem has its sentence, and no output contains a secret."""
+"""`relaax doctor` on broken set-ups: each problem is reported in a sentence, and no output contains a secret."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_key_of_another_certificate_is_wrong(tmp_path: Path, authority: Authorit
     assert "is not the key of the certificate" in only_line(findings_of(config, "certificates"), Severity.WRONG)
 
 
-def test_authority_that_has_not_signed_is_wrong(tmp_path: Path, authority: Authority) -> None:
+def test_authority_of_another_certificate_is_wrong(tmp_path: Path, authority: Authority) -> None:
     certificate, key = authority.pair("server")
     other = Authority(tmp_path, "other")
     config = write_configuration(

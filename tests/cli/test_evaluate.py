@@ -138,7 +138,7 @@ def test_run_is_evaluated_with_its_own_overrides(place: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/policy", "relaax/cli/evaluate.py", "algorithms/da3c")
-def test_greedy_exploit_key_has_the_effect_of_sample_option(place: Path) -> None:
+def test_greedy_exploit_false_equals_option_sample(place: Path) -> None:
     options = ("poles.yaml", "--episodes", "3")
     by_key = evaluate(*options, "--set", "algorithm.greedy_exploit=false", cwd=place)
     by_option = evaluate(*options, "--sample", cwd=place)
@@ -290,7 +290,7 @@ def plain_emulator(rom: str) -> ale_py.ALEInterface:
 
 
 @pytest.mark.parametrize("rom", [pytest.param("boxing", marks=pytest.mark.slow), "breakout"])
-def test_game_of_null_op_starts_scores_as_a_plain_emulator(monkeypatch: pytest.MonkeyPatch, rom: str) -> None:
+def test_null_op_game_has_the_score_of_a_plain_emulator(monkeypatch: pytest.MonkeyPatch, rom: str) -> None:
     """A plain emulator that replays the no-ops, and then each action for four frames, has the same score."""
     drawn = np.random.default_rng(5).integers(18, size=5000)
     episode = play_recorded(monkeypatch, rom, lambda step: drawn[step], "--protocol", "noop", "--life-loss")
@@ -329,7 +329,7 @@ def test_number_of_no_ops_is_drawn_from_0_to_30() -> None:
 @pytest.mark.slow
 @pytest.mark.checks("environments/OpenAI_Gym", "environments/ALE", "relaax/client", "relaax/evaluation")
 def test_gymnasium_games_follow_the_protocol_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No-ops, then each action for four frames, up to the 18,000th frame, because the ball is never served."""
+    """A game has no-ops, and then each action for four frames. Without a serve, only the frame limit ends it."""
     frames: list[int] = []
     step = ale_py.AtariEnv.step
 

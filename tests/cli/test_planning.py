@@ -200,7 +200,7 @@ def test_file_of_an_older_version_names_the_missing_key(key: str) -> None:
         costs_from_measurement(result, workload, "old.json")
 
 
-def test_measurement_without_a_crowd_has_no_cold_factor() -> None:
+def test_cold_factor_is_1_if_no_crowd_was_measured() -> None:
     result = recorded()
     del result["processor_crowd"], result["processor_paced"]
     costs = costs_from_measurement(result, make_workload(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")

@@ -98,8 +98,8 @@ def test_group_is_drawn_as_median_and_interval():
     lstm, feed_forward, _ = axes.get_lines()
     assert lstm.get_linestyle() != feed_forward.get_linestyle(), "distinguishable without colors"
     assert list(lstm.get_xdata())[::499] == [0, 10], "up to the end of the shortest run"
-    assert lstm.get_ydata()[0] == 1.0  # of 0, 1 and 2
-    assert lstm.get_ydata()[-1] == pytest.approx(2.0 + 1 / 3)  # of 3, 2 and 2 1/3, between their own points
+    assert lstm.get_ydata()[0] == 1.0  # the median of 0, 1 and 2
+    assert lstm.get_ydata()[-1] == pytest.approx(2.0 + 1 / 3)  # the median of 3, 2 and 2 1/3
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "LSTM (median and range of 3)",
         "feed-forward (median and quartiles of 5)",
@@ -141,7 +141,7 @@ def test_curves_of_a_file_are_drawn_but_not_written_to_csv(tmp_path):
     dqn, a2c = read_csv(published)
     assert [(step, value) for step, _, value in dqn.curve] == [(0, 0.5), (100, 4.5)]
     assert (a2c.name, len(a2c.curve)) == ("A2C", 1)
-    assert read_csv(tmp_path / "plot.csv")[0].curve == [(0, 0.0, 1.0), (100, 30.0, 2.0)], "what --csv wrote"
+    assert read_csv(tmp_path / "plot.csv")[0].curve == [(0, 0.0, 1.0), (100, 30.0, 2.0)], "written by --csv"
 
 
 @pytest.mark.parametrize(

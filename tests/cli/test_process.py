@@ -208,7 +208,7 @@ def test_output_that_a_child_holds_open_is_awaited_once(process: Process, monkey
     monkeypatch.setattr(process._reader, "join", waits.append)
     try:
         assert process.wait(60)
-        for _ in range(5):  # as the supervisor asks several times a second
+        for _ in range(5):  # the supervisor asks several times a second
             assert not (process.is_ready or process.announced)
         assert len(waits) == 1
     finally:

@@ -94,6 +94,6 @@ def test_procfile_starts_the_configured_processes(procfile: Path) -> None:
     started = Counter((name, shlex.split(command)[0]) for name, _, command in lines)
     sections = make_plan(procfile.stem, []).configuration.sections
     for role in roles.relaax_roles():
-        # Further processes of a role have its name and a number.
+        # The first process has the name of the role. Each other one has that name and a number.
         mine = sum(command == role.command and name.startswith(role.name) for name, command in started)
         assert mine == role.count(sections), role.name

@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that imports a module of tests/benchmarks by its name, as the studies import each other."""
+    """A function that imports a module of tests/benchmarks by its bare name, as the studies do."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
 

@@ -81,7 +81,7 @@ def test_failed_job_keeps_the_results_of_others(tmp_path: Path) -> None:
     plan = replace(PLAN, config="da3c_gym_cartpole", environments=["CartPole-v1"], max_steps=500.0, episodes=2)
     record = open_record(tmp_path, replace(plan, evaluation=["--id", "00000009-1"]))
     output: list[str] = []
-    record.jobs["CartPole-v1-seed-0"].trained = True  # but its run directory is missing
+    record.jobs["CartPole-v1-seed-0"].trained = True  # its evaluation fails without a run directory
     (tmp_path / "CartPole-v1-seed-0").write_text("no folder", encoding="utf-8")
     record.jobs["CartPole-v1-seed-7"].result = result(1.0)
     with pytest.raises(ConfigurationError, match="relaax eval: "):

@@ -117,7 +117,7 @@ def test_conclusion_names_existing_results(directory: RunDirectory) -> None:
     _, *lines = _conclusion(summary, plan, directory).splitlines()
     assert lines == [checkpoint, f"score it: {shlex.join(['relaax', 'eval', *directory.eval_arguments])}"]
     _, *lines = _conclusion(summary | {"status": "failed"}, plan, directory).splitlines()
-    assert lines == [checkpoint], "a failed run is not to be scored"
+    assert lines == [checkpoint], "a failed run has no command to score it"
     directory.metrics.mkdir()
     (directory.metrics / "events").touch()
     (line,) = _conclusion(summary | {"checkpoint": None}, plan, directory).splitlines()[1:]

@@ -1,4 +1,4 @@
-"""A supervisor of small but real processes: it watches all of them while some start."""
+"""A supervisor watches all processes while some of them start. The processes are small but real."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
 
 @contextmanager
 def in_background(act: Callable[[], None], afterwards: Callable[[], None]) -> Iterator[None]:
-    """Run `act`, then `afterwards`, in another thread; the block starts processes, which end with their thread."""
+    """Run `act`, then `afterwards`, in another thread during the block.
+
+    The block stays in the main thread, because a process ends with the thread that started it.
+    """
     with ThreadPoolExecutor(1) as pool:
 
         def run() -> None:
@@ -235,7 +238,7 @@ def test_interrupt_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> N
 
 
 class WithoutReservations(ThisMachine):
-    """A host like a cluster: addresses are known when servers listen, and it may want more RLX servers."""
+    """A host like a cluster: it reserves no addresses, and sets the number of RLX servers."""
 
     reserves = False
     rlx_servers_wanted = 1

@@ -1,4 +1,4 @@
-"""`relaax run` without a file: the environment that a text names, its settings, and refused texts."""
+"""`relaax run` without a file: the environment that a name or path selects, its settings, and refusals."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_text_names_the_environment(text: str, expected: tuple[Any, ...]) -> None:
+def test_environment_text_selects_program_and_arguments(text: str, expected: tuple[Any, ...]) -> None:
     program, name, arguments = (*expected, [])[:3]
     assert named_environment(text) == NamedEnvironment(program, name, arguments)
 
 
 @pytest.mark.parametrize("configuration", list(bundled_configurations()), ids=lambda one: one.name)
-def test_bundled_configuration_is_described_by_its_text(configuration: BundledConfiguration) -> None:
+def test_bundled_configurations_are_listed_with_their_tasks(configuration: BundledConfiguration) -> None:
     plan = make_plan(configuration.name, [])
     assert (configuration.algorithm, configuration.environment) == (plan.algorithm.name, plan.run.environment)
     assert configuration.task == plan.run.name
 
 
-def test_settings_of_the_same_task_are_used_whole(here: Path) -> None:
+def test_all_settings_of_the_same_task_are_used(here: Path) -> None:
     plan, remark = plan_without_file("da3c", "CartPole-v1", ["algorithm.entropy_beta=0.5"])
     assert remark == "settings of da3c_gym_cartpole"
     assert (plan.name, plan.target_return, plan.configuration.folder) == ("da3c_CartPole-v1", 475, here)
