@@ -1,4 +1,4 @@
-"""Tests of the check of environments: each finding names the place, the value and the way out."""
+"""Findings of the environment check: each names the place, the value and the way out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Good(gymnasium.Env[Any, Any]):
 
 
 class Changed(Good):
-    """An environment that replaces the part `index` of its outcomes by `value` from `step` on."""
+    """An environment whose outcomes have `value` at position `index`, from the step number `step` on."""
 
     def __init__(self, index: int, value: Any, step: int = 7) -> None:
         self._index, self._value, self._step = index, value, step
@@ -217,7 +217,7 @@ def test_valid_environment_has_no_findings_and_is_closed() -> None:
     assert env.closed == 1
 
 
-def test_mean_return_at_random_covers_whole_episodes_only() -> None:
+def test_random_mean_return_covers_whole_episodes_only() -> None:
     assert report_of(Good(), steps=50).mean_return == 20.0
     assert report_of(Good(), steps=15).mean_return is None
     assert report_of(OwnVector("none")).mean_return == 4.0
@@ -377,7 +377,7 @@ def test_findings_of_worlds_name_the_parts_of_observations() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/client")
-def test_left_process_is_found_until_it_ends() -> None:
+def test_process_left_running_is_found_until_it_ends() -> None:
     process = subprocess.Popen(["sleep", "600"])
     try:
         assert f"process {process.pid} (sleep)" in left_processes()

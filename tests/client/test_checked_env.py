@@ -25,7 +25,7 @@ LENGTH = 3
 
 
 class Place(gymnasium.Env):
-    """Returns its step counter in one reused array; truncated after three steps."""
+    """An environment that returns its step counter in one reused array. It is truncated after three steps."""
 
     def __init__(self) -> None:
         self.observation_space: Any = spaces.Box(0, 9, (2,), np.float32)
@@ -79,7 +79,7 @@ class World:
     observation_space = rlx.Box(0, 9, (2,))
     action_space = rlx.Discrete(2)
     shared = np.zeros(2, np.float32)
-    """One array for all environments, as in a simulator of several."""
+    """One array for all environments, as in a simulator of several environments."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.t = 0
@@ -102,7 +102,7 @@ def sync(mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
 
 
 def ends(env: Any) -> list[tuple[list[float], list[float], list[float]]]:
-    """Run `env` and return each end of an episode: rewards, final observations and next first observations."""
+    """Run `env`. For each end of an episode, return rewards, final observations and the observations that follow."""
     with RlxPeer() as peer:
         run(env, peer.address, steps=20)
         received = [
@@ -322,7 +322,7 @@ def test_wrapper_of_a_vector_receives_all_infos() -> None:
     assert "lives" in Wrapper.keys
 
 
-def test_player_can_keep_observations_of_a_reusing_vector() -> None:
+def test_kept_observations_are_not_overwritten_by_the_vector() -> None:
     class KeepingPlayer:
         def __init__(self) -> None:
             self.observations: list[Any] = []

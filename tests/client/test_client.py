@@ -65,7 +65,7 @@ def test_signal_while_an_answer_is_pending_does_not_prevent_bye():
     assert isinstance(peer.connections[0].received[-1], rlx.Bye)
 
 
-def test_episode_return_is_the_count_of_the_server():
+def test_episode_return_is_computed_by_the_server():
     def script(conn: PeerConnection) -> None:
         conn.welcome()
         conn.answer()

@@ -32,5 +32,6 @@ print((time.process_time() - libraries) / (libraries - start))
 
 def test_client_import_is_faster_than_its_libraries():
     """The import takes less time than that of NumPy and protobuf."""
-    # The time is relative to that of the libraries, as processor speeds vary. Other work may disturb four of five runs.
+    # The time is relative to that of the libraries, as processor speeds vary. One fast run of five
+    # is enough, because other work may slow down the others.
     assert any(float(python(SHARE)) < 1 for _ in range(5))

@@ -95,7 +95,7 @@ def test_episode_count_is_split_over_the_environments(mode):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("answers", range(1, 9))
 def test_lost_connection_of_a_vector_loses_no_step(mode, answers):
-    """Counting refuses every action that does not belong to its current observation, also after a loss."""
+    """`Counting` raises an error if the action does not belong to its current observation, also after a loss."""
     with RlxPeer(kill_after(answers), serve_counting) as peer:
         summary = run(vector(mode), peer.address, steps=90, retry_seconds=10)
         first, second = peer.connections
@@ -192,10 +192,10 @@ def test_vector_cart_pole_is_truncated_after_500_steps():
     assert summary.returns == (500.0,) * 4
     assert summary.steps == 2000
     cut = [k for k, step in enumerate(steps) if step.truncated is not None]
-    assert cut == [499, 1000]  # one void step between them
+    assert cut == [499, 1000]  # the step between them only resets
     assert steps[500].first.tolist() == [True, True]
     assert steps[500].reward.tolist() == [0.0, 0.0]
-    assert (np.abs(steps[500].observation[0]) <= 0.05).all()  # a first state, and not the final one
+    assert (np.abs(steps[500].observation[0]) <= 0.05).all()  # the first state of the next episode
     assert not any(step.terminated is not None for step in steps)
 
 
@@ -243,7 +243,7 @@ def test_autoreset_mode_is_read_from_the_metadata(mode, expected):
 
 
 class Growing(gymnasium.Env):
-    """If `grows`, observations have one more number from the second step on; `error` is raised there."""
+    """An environment whose second step raises `error`, or returns a longer observation if `grows`."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)

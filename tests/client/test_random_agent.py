@@ -55,7 +55,7 @@ def test_every_action_is_drawn_and_a_seed_repeats_the_draws() -> None:
 
 
 class Guessing(gymnasium.Env[int, int]):
-    """Draws a number with its own generator in each step; the reward is 1 if the action is that number."""
+    """An environment that draws a number in each step. The reward is 1 if the action equals the number."""
 
     observation_space = spaces.Discrete(1)
     action_space = spaces.Discrete(2)
@@ -117,7 +117,7 @@ class StepsDone(Exception):
 
 
 class LimitedSteps(Counting):
-    """An environment that takes `left` steps with any action of its space, but none after the end of an episode."""
+    """An environment that accepts any action of its space. It raises `StepsDone` after `left` steps."""
 
     left = 40
 

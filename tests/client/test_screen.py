@@ -1,4 +1,4 @@
-"""Tests of the screen over VNC and in a browser, for machines without a screen, protected by a password."""
+"""The virtual screen for machines without one: over VNC and in a browser, protected by a password."""
 
 from __future__ import annotations
 

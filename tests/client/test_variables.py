@@ -43,7 +43,7 @@ def test_invalid_environment_variable_is_named(
     assert sentence in refusal(gym, "127.0.0.1:1", "CartPole-v1")
 
 
-def test_tls_variable_decides_about_tls_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_variable_applies_if_the_program_does_not_set_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELAAX_TLS_CA", raising=False)
     for text, uses_tls in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("RELAAX_TLS", text)

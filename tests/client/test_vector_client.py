@@ -142,7 +142,7 @@ def test_invalid_settings_are_refused(settings, sentence):
         VectorClient("127.0.0.1:1", **{"environments": 1} | SPACES | settings)
 
 
-def test_same_step_loss_makes_only_unended_episodes_partial():
+def test_loss_in_same_step_makes_only_open_episodes_partial():
     with RlxPeer(lose_after(1), serve_echo) as peer, vector(peer, "same_step") as client:
         client.init(states(1, 2, 3))
         ends = [True, False, False], [False, True, False]

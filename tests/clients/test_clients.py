@@ -249,7 +249,7 @@ def rsa_keys(folder: Path) -> Path:
 
 
 class TlsServer:
-    """A server of one client over TLS. `answers`: number of answers; None without a TLS handshake."""
+    """A server of one client over TLS. `answers` is the number of its answers, or None if the TLS handshake fails."""
 
     def __init__(self, keys: Path) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
