@@ -69,7 +69,7 @@ class TestDisabled:
         pair = playing_pair("disabled")
         assert_refused(pair, step(pair, **{field: [False, True]}), "environment 1, whose autoreset is DISABLED")
 
-    def test_nothing_is_first(self) -> None:
+    def test_first_mark_is_refused(self) -> None:
         pair = playing_pair("disabled")
         assert_refused(
             pair,
@@ -104,7 +104,7 @@ class TestSameStep:
             pair, step(pair, truncated=[True, False], final_observation=values), "of environment 0 holds NaN"
         )
 
-    def test_nothing_is_first(self) -> None:
+    def test_first_mark_is_refused(self) -> None:
         pair = playing_pair("same_step")
         pair.step(terminated=[True, True])
         assert_refused(pair, step(pair, first=[True, True]), "first marks environments 0, 1")
@@ -178,7 +178,7 @@ class TestNextStep:
         pair.client_sends(Ping(1))
         pair.step()
 
-    def test_refused_step_does_not_change_between_episodes(self) -> None:
+    def test_refused_step_does_not_change_the_ended_episodes(self) -> None:
         pair = playing_pair("next_step", reports_episodes=True)
         pair.step(terminated=[False, True])
         bad = step(pair, first=[False, True], terminated=[True, False], episodes=[Episode(9, 1.0, 1)])

@@ -123,7 +123,7 @@ def test_lower_limit_applies_to_buffered_frame() -> None:
 
 @pytest.mark.parametrize("extra", [0, 1, 3, 4, 5, 13])
 def test_frames_of_the_limit_in_pieces_of_every_size_are_read(extra: int) -> None:
-    """The first piece has every size, and so have the others. All frames are read before the next piece is fed."""
+    """All sizes of the first piece are combined with all sizes of the others. Frames are read after each piece."""
     payloads = [bytes([kind]) * 10 for kind in (1, 2, 3)]
     stream = b"".join(frame(payload, 10) for payload in payloads) + frame(b"x" * 10, 10)[:extra]
     for first in range(1, len(stream)):

@@ -159,7 +159,7 @@ def test_metric_without_name_is_refused() -> None:
         pair.client.send(Metrics((("", 1.0),)))
 
 
-def test_metric_names_count_normalized_and_measure_as_sent() -> None:
+def test_metric_limits_use_normalized_count_and_sent_length() -> None:
     pair = Pair()
     pair.open(limits=Limits(max_metric_names=1, max_metric_name_bytes=4))
     for name in ("a b", "a_b", "a\nb", "aéb"):

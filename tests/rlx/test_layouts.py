@@ -21,7 +21,7 @@ N = 3
 
 
 def written(layout: StepLayout | ActionsLayout, message: Any) -> bytes:
-    """Return the payload; assert that its length is the returned one."""
+    """Return the payload; assert that the layout returns its length."""
     found = layout.write(message)
     assert found is not None
     pieces, length = found
@@ -220,7 +220,7 @@ def test_big_endian_machine_uses_the_general_codec(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
 def test_arrays_in_other_memory_order_are_sent_in_c_order(codec: str) -> None:
-    """Small and large arrays in Fortran order, with every second column of another array, and reversed."""
+    """The arrays are in Fortran order, or hold every second column of another array, or are reversed."""
     for side in (3, 40):
         whole = np.arange(2.0 * side * side, dtype=np.float32).reshape(1, side, 2 * side)
         right = np.ascontiguousarray(whole[:, :, ::2])

@@ -15,7 +15,7 @@ sizes = pytest.mark.parametrize("size", [1, 8, 64, 65, 1000])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_is_finite_for_few_and_many_elements(size: int, dtype: type) -> None:
     largest = np.full((size, 1), np.finfo(dtype).max, dtype)
-    assert is_finite(largest)  # whatever their sum is
+    assert is_finite(largest)  # even if their sum overflows
     assert is_finite(-largest)
     for wrong in (np.nan, np.inf, -np.inf):
         for place in (0, size - 1):

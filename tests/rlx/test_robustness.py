@@ -1,4 +1,4 @@
-"""Any received bytes lead to messages or RemoteProtocolError, with bounded memory and a state of the table."""
+"""Any bytes give messages or RemoteProtocolError. Memory is bounded, and states follow the table of transitions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ STREAMS = [
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(STREAMS), st.data())
 def test_server_survives_damaged_conversations(frames: list[bytes], data: st.DataObject) -> None:
-    """Bytes of a valid conversation are changed, added or removed, or frames repeated. Lengths may be wrong."""
+    """Bytes of a valid conversation are changed, added or removed, and frames are repeated. Lengths may be wrong."""
     frames = list(frames)
     for _ in range(data.draw(st.integers(1, 3))):
         index = data.draw(st.integers(0, len(frames) - 1))

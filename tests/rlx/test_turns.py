@@ -1,4 +1,4 @@
-"""Messages sent before their turn: a message received before an answer is checked in the state before the answer."""
+"""Early messages: if a message arrives before an answer is sent, it is checked in the state before that answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_messages_after_the_hello_in_one_packet_are_refused(codec: str) -> None:
 @CODECS
 @pytest.mark.parametrize("early", [STEP, INIT, Reset(np.zeros(1)), HELLO], ids=lambda message: type(message).__name__)
 def test_message_sent_before_the_answer_is_refused(codec: str, early: Message) -> None:
-    """The early message is in the same packet or in a later one, and is read before the answer or not."""
+    """The early message is in the same packet or a later one. The server reads it before it answers, or does not."""
     for together in (True, False):
         for read in (True, False):
             pair = Pair(codec)
