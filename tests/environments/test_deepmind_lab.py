@@ -35,7 +35,7 @@ def test_last_observation_is_newest_frame_before_the_end(lab):
     for _ in range(3):
         seen, reward, terminated, truncated, _ = level.step(FORWARD)
         outcomes.append((int(seen[5, 7]), reward, terminated, truncated))
-    # A step takes four frames. The episode ends after ten, in the third step, and has no frame then.
+    # A step takes four frames. The episode ends in the third step, after ten frames, and has no frame then.
     assert outcomes == [(4, 4.0, False, False), (8, 4.0, False, False), (8, 2.0, True, False)]
     assert level.reset()[0][0, 0] == 0
     level.close()

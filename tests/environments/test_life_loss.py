@@ -40,7 +40,7 @@ class Game(gymnasium.Env):
         return np.full(1, self.steps, np.float32), 2.0, over, not over and self.steps == self.cut_after, {}
 
 
-def test_life_ends_episode_and_game_continues():
+def test_lost_life_ends_episode_and_game_continues():
     game = Game()
     env = LifeLoss(game)
     env.reset()

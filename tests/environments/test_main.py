@@ -420,7 +420,7 @@ def test_roms_option_loads_and_checks_roms_of_folder(tmp_path, monkeypatch):
     said = refusal(ale, "127.0.0.1:1", "pong", "--roms", str(tmp_path))
     assert "replace it by the rom that ale-py expects" in said and "\n" not in said
     monkeypatch.delenv("ALE_ROMS_DIR")
-    monkeypatch.setenv("RELAAX_ROMS", "/no/such")  # as an image sets it, without a mount
+    monkeypatch.setenv("RELAAX_ROMS", "/no/such")  # images set it even if no folder is mounted
     ale.make(ale.parser().parse_args(["probe", "pong"])).close()
 
 

@@ -46,7 +46,8 @@ def test_two_browsers_run_against_server() -> None:
     assert first[0][2, 78].tolist() == [255, 255, 0]  # the sentence has a yellow background
     steps = conn.of(rlx.Step)
     ends = [step for step in steps if step.terminated is not None]
-    # Clicks at every place hit the button. Success ends an episode, and the next one looks different.
+    # One place after another is clicked, so one click hits the button. Success ends an episode, and the next one looks
+    # different.
     assert ends
     assert all((step.reward[step.terminated] == 1).all() for step in ends)
     assert all(not step.reward.any() for step in steps if step.terminated is None)

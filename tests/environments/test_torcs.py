@@ -110,7 +110,7 @@ def test_observations_match_recorded_track(lap: tuple[Any, RlxPeer, Path]) -> No
     assert first[RAYS][ahead] * RANGE == pytest.approx(
         width / 2 * (1 - first[PLACE]) / np.sin(np.radians(15) - first[0]), rel=0.05
     )
-    assert 0.2 < steps[:, SPEED].max() < 0.6  # 50 m/s are 1
+    assert 0.2 < steps[:, SPEED].max() < 0.6  # a speed of 1 is 50 m/s
     assert np.isfinite(steps).all()
     assert steps.std(axis=0).all()  # every element varies
 
