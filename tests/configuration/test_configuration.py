@@ -278,7 +278,7 @@ def test_every_bundled_configuration_loads(path: Path) -> None:
 
 
 def test_each_experiment_in_containers_has_its_own_folders() -> None:
-    """Otherwise another experiment would resume the wrong model."""
+    """If experiments shared a folder, one would resume the model of another."""
     text = (Path(__file__).parents[2] / "docker" / "compose.yaml").read_text(encoding="utf-8")
     command = yaml.safe_load(text)["services"]["parameter-server"]["command"]
     folders = [word for word in command if word.startswith(("--checkpoint-dir=", "--metrics-dir="))]

@@ -109,7 +109,7 @@ def test_variable_with_a_similar_name_is_warned_of(
 
 
 def test_kubernetes_variables_are_ignored(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Kubernetes, for Services named relaax, relaax-rlx-server, relaax-parameter-server and relaax-run."""
+    """Kubernetes sets such variables for Services named relaax, relaax-rlx-server and the like."""
     of_a_service = (
         "SERVICE_HOST SERVICE_PORT SERVICE_PORT_RLX PORT PORT_7001_TCP PORT_7001_TCP_PROTO PORT_7001_TCP_ADDR"
     )

@@ -1,4 +1,4 @@
-"""Paths with `~` where the home directory is unknown: neither HOME nor an entry of the user, as in some containers."""
+"""Paths with `~` if the home directory is unknown, as in a container without HOME and without the user's entry."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_replaced_value_is_removed_with_its_nested_keys() -> None:
     assert layers.data == {"algorithm": {"network": {"dense": [4]}, "seed": {"deep": 5}}}
     assert layers.origins == {
         ("algorithm", "network", "dense"): "above",
-        ("algorithm", "seed"): "file",  # its value was replaced
+        ("algorithm", "seed"): "file",  # the origin of the replaced value
         ("algorithm", "seed", "deep"): "above",
     }
 

@@ -157,7 +157,7 @@ def test_section_is_immutable() -> None:
         ("a", [], None),
     ],
 )
-def test_nearest(word: str, known: list[str], expected: str | None) -> None:
+def test_nearest_word_is_a_similar_one_or_none(word: str, known: list[str], expected: str | None) -> None:
     assert nearest(word, known) == expected
 
 

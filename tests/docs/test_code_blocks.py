@@ -1,4 +1,4 @@
-"""Code that readers copy from pages: its file names, and that it is complete."""
+"""Code that readers copy from pages is complete, and its files have names."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_later_parts_of_file_are_marked_continued() -> None:
 
 
 def undefined_names(texts: list[tuple[str, str]], folder: Path) -> dict[str, set[str]]:
-    """Return names that Python texts use and do not define, or import and do not use, by page.
+    """Return the undefined names and the unused imports of Python texts, by page.
 
-    `texts`: pairs of page and text. Names that the comment of a fragment assigns to the reader are omitted.
+    `texts` has pairs of page and text. Names that a fragment's comment calls the reader's own are omitted.
     """
     for index, (_, text) in enumerate(texts):
         (folder / f"{index}.py").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Mistakes of a first hour: each one gives the message of the study `first-hour`."""
+"""Mistakes of beginners: each one gives the message that the study `first-hour` lists."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_da3c_cont_lists_defaults_next_to_papers() -> None:
     assert "tanh" in page("docs/from-relaax-0.1.md") and "`normalize_rewards: null`" in page("docs/from-relaax-0.1.md")
 
 
-def test_gorila_gives_updates_per_step_of_paper() -> None:
+def test_gorila_page_compares_update_rate_with_paper() -> None:
     defaults = Gorila.model_fields
     steps = defaults["batch_size"].default / defaults["samples_per_insert"].default
     assert f"an update every {steps:g} steps; in the paper one every step" in page("algorithms/gorila/README.md")
@@ -54,7 +54,7 @@ def test_gorila_gives_updates_per_step_of_paper() -> None:
 
 
 @pytest.mark.parametrize("name", ["async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"])
-def test_configuration_gives_updates_per_target(name: str) -> None:
+def test_comment_gives_updates_per_target_interval(name: str) -> None:
     found = load_configuration(CONFIGURATIONS / f"{name}.yaml")
     interval, environments = found.algorithm["target_interval"], found.run.envs_per_client
     updates = interval // (found.algorithm["update_interval"] * environments * FRAME_SKIP)
@@ -64,14 +64,14 @@ def test_configuration_gives_updates_per_target(name: str) -> None:
     assert f"{papers:,}" in comment
 
 
-def test_lab_has_settings_of_maze() -> None:
+def test_lab_configuration_has_settings_of_maze() -> None:
     lab, maze = (
         load_configuration(CONFIGURATIONS / f"{name}.yaml").algorithm
         for name in ("da3c_lab_demo", "da3c_miniworld_maze")
     )
     keys = ("optimizer", "initial_learning_rate", "gae_lambda", "value_loss_weight", "entropy_beta", "lstm", "Adam")
     assert {key: lab[key] for key in keys} == {key: maze[key] for key in keys}
-    assert "RMSProp" not in lab  # 1e-3, epsilon 4e-3: did not learn in the study `atari`
+    assert "RMSProp" not in lab  # it did not learn in the study `atari`, with 1e-3 and epsilon 4e-3
 
 
 def test_pages_state_random_actions_of_published_dqn_scores() -> None:

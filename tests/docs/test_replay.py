@@ -28,7 +28,7 @@ def outcome(observations: np.ndarray, rewards: np.ndarray, first: np.ndarray) ->
 
 
 def test_bandit_of_page_learns_best_action(bandit: Algorithm) -> None:
-    """Steps that only reset are not stored: environment 3 has only those, with wrong rewards."""
+    """Steps that only reset are not stored. Environment 3 has only such steps, with wrong rewards."""
     parameters = FakeParameters(np.zeros(6, np.float32), learning_rate=1.0)
     config = bandit.configure({"path": "bandit.py"})
     agent, _ = make_agent(bandit, config, *SPACES, environments=ENVIRONMENTS, parameters=parameters)
