@@ -1,4 +1,4 @@
-"""Ape-X's ladder of epsilons with real servers: it is that of the actors that train at the moment."""
+"""Ape-X's ladder of epsilons with real servers: it spans the actors that are training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.service import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, status_
 
 pytestmark = pytest.mark.checks("relaax/server", "algorithms/apex", "relaax/cli/run")
 
-ENVIRONMENTS = 4  # of each connection
+ENVIRONMENTS = 4  # per connection
 INTERVAL = 10
 OF_EIGHT = float(ladder_of_epsilons(range(8), 8).mean())
 PATIENCE = 90.0

@@ -59,7 +59,7 @@ def written(folder: Path) -> set[str]:
 
 def test_value_methods_write_the_documented_metrics(tmp_path: Path) -> None:
     page = {name for name in documented() if not name.startswith(("evaluation/", "exploit/"))}
-    expected = page - ACTOR_CRITIC - LEARNERS - {"target/age_updates"}  # for intervals in updates
+    expected = page - ACTOR_CRITIC - LEARNERS - {"target/age_updates"}  # only if the interval counts updates
     with started_service(tmp_path, path="async_q", held_out_states=4) as service:
         train_until_written(service, expected)
         assert written(service.folder) == expected

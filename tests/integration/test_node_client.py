@@ -118,12 +118,12 @@ def test_hello_of_the_node_client_identifies_it(tmp_path: Path, node: StartNode)
 
 
 def balance(observation: np.ndarray) -> bool:
-    """Return whether to push right, in the direction in which cart and pole move; the pole never falls."""
+    """Return whether to push right. The push follows the motion of cart and pole, so that the pole never falls."""
     return bool(observation @ [0.3, 0.6, 10.0, 2.0] > 0)
 
 
 def push_right(observation: np.ndarray) -> bool:
-    """Return True, so that the pole falls."""
+    """Return True in every state, so that the pole falls."""
     return True
 
 

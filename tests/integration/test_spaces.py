@@ -19,11 +19,11 @@ FIRST = np.array([[5], [-1]])  # first value of each choice
 
 
 class TwoSigns:
-    """A task that shows an image and numbers, in gymnasium's spaces, and takes two choices in rows.
+    """A task whose observation is an image with numbers, and whose action is two choices.
 
-    A bright spot is in the upper or in the lower half of the image, and a number is negative or positive. The first
-    choice is right if it is the exclusive or of "lower" and "positive", which needs both parts. The second choice is
-    right if it is "positive".
+    A bright spot is in the upper or in the lower half of the image, and a number is negative or positive. The second
+    choice must have its larger value if the number is positive. The first choice must have its larger value if either
+    the number is positive or the spot is in the lower half, but not both. It needs both parts of the observation.
     """
 
     observation_space = spaces.Dict(

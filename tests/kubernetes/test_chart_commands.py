@@ -149,7 +149,7 @@ class Pods:
         self.folder = folder
         (folder / "experiment").mkdir()
         experiment(manifests, folder / "experiment")
-        # Paths, addresses and names of pods, and their replacements here: a free loopback port for a fixed one.
+        # Paths, addresses and names of pods, and their replacements on this machine. Fixed ports become free ones.
         self.replacements: dict[str, str | Path] = {
             f"/{name}/": f"{folder / name}/" for name in ("experiment", "data", "tls", "tmp")
         } | {f"0.0.0.0:{port}": "127.0.0.1:0" for port in (7000, 7001, 7002, 7003)}
@@ -213,7 +213,7 @@ def http_status(container: Container, running: Running, name: str) -> int:
 @pytest.mark.checks("docker/helm", "relaax/configuration/roles.py", "relaax/server/command")
 @pytest.mark.timeout(300)
 def test_commands_of_containers_train(processes: Processes, tmp_path: Path) -> None:
-    """Shards, replay memory, a learner, a server and an environment, with tokens and mutual TLS, as plain processes."""
+    """The pods run as plain processes, with tokens and mutual TLS: each role of the service, and an environment."""
     made = processes.start("relaax", "keys", tmp_path / "keys")
     assert made.wait(60) == 0, made.report()
     (tmp_path / "values.yaml").write_text(VALUES_OF_THE_TRAINING, encoding="utf-8")
