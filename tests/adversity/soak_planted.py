@@ -4,8 +4,8 @@
     python tests/adversity/soak_planted.py                      all errors, with both transports
     python tests/adversity/soak_planted.py cut-torn --bridge grpc
 
-Prints a table in Markdown: the number of faults before each error was found, and the message. Exit code 0 if all errors
-were found.
+It prints a table in Markdown: the number of faults before each error was found, and the message. The exit code is 0 if
+all errors were found.
 """
 
 from __future__ import annotations

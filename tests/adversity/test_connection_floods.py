@@ -150,7 +150,7 @@ def test_half_closed_connections_are_dropped(server: Served) -> None:
 
 @pytest.mark.slow
 def test_frames_with_false_lengths_are_refused(server: Served) -> None:
-    """Each connection is refused, after all connections with a possible hello."""
+    """Each connection is refused, but connections that may send a valid hello are served first."""
     frames = struct.pack(">I", 2**32 - 1) + b"x" * 100
     with ConnectionFlood(server.address, 12, frames) as flood, honest_clients(server.address) as honest:
         wait_until(lambda: all(client.connections >= 1 for client in honest), "honest clients reconnect", 60)
@@ -221,7 +221,7 @@ def test_unread_answers_do_not_grow_worker_memory(server: Served, websocket: boo
 
 @pytest.mark.slow
 def test_training_continues_beside_500_slow_handshakes(tmp_path: Path, short: bool) -> None:
-    """Half of them send nothing, half one byte per second. The cost: tests/benchmarks/hostile_connections.py."""
+    """Half send nothing, and half one byte per second. tests/benchmarks/hostile_connections.py measures the cost."""
     with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
         training = [Training(service.address) for _ in range(8)]
         try:

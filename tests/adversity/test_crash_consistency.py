@@ -65,7 +65,7 @@ def test_power_failure_at_any_operation_leaves_no_damage(scene: Scene) -> None:
     assert scene.states > 1.5 * len(changing), "several outcomes were tried for most operations"
 
 
-def test_kill_after_an_operation_that_changes_files(saver: CheckpointSaver, tmp_path: Path) -> None:
+def test_kill_after_a_file_change_leaves_no_damage(saver: CheckpointSaver, tmp_path: Path) -> None:
     scene = Scene(saver, tmp_path)
     points = scene.changes()
     assert len(points) > scene.count / 3
@@ -76,7 +76,7 @@ def test_kill_after_an_operation_that_changes_files(saver: CheckpointSaver, tmp_
 @pytest.mark.slow
 @pytest.mark.checks("relaax/checkpoint", "tests/support/crash_scene.py", "tests/support/crash_recorder.py")
 @pytest.mark.timeout(900)
-def test_kill_at_every_moment_and_restart(scene: Scene, short: bool) -> None:
+def test_kill_at_any_moment_and_restart_leave_no_damage(scene: Scene, short: bool) -> None:
     points = list(scene.points())
     assert len(points) > 2 * scene.count
     for point in points[:: 5 if short else 1]:

@@ -1,4 +1,4 @@
-"""The parameter server soon stops to count killed workers, for example after the system ran out of memory."""
+"""The parameter server soon stops counting killed workers, for example after the system ran out of memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def started_with_grpc(processes: Processes, tmp_path: Path) -> Service:
 
 
 @pytest.mark.slow
-def test_killed_grpc_worker_is_soon_not_counted(processes: Processes, tmp_path: Path) -> None:
+def test_killed_grpc_worker_is_soon_no_longer_counted(processes: Processes, tmp_path: Path) -> None:
     service = started_with_grpc(processes, tmp_path)
     with Line(service.address) as killed, Line(service.address) as other:
         for line in (killed, other):

@@ -34,7 +34,7 @@ FIRST, SECOND = 1000, 1001  # incarnations
 
 
 def stay(incarnation: int, base: int, applied: int, undecided: bool = False, worker: str = "") -> Stay:
-    """Return the stay of a worker with two shards that applied all its pushes."""
+    """Return a worker's time in an incarnation of two shards that applied all its pushes."""
     found = Stay(incarnation, worker or f"worker in {incarnation}", (base, base), 0)
     for index in range(1, applied + 1):
         found.pushes[index] = Push(20, True, "applied", (base + index, base + index), 10 * index, 10 * index + 5)
@@ -62,7 +62,7 @@ def life(*stays: Stay) -> Life:
 
 
 def test_correct_account_has_no_violations() -> None:
-    """Ten pushes, a checkpoint between the parts of the eighth, a rollback to it, three more and one undecided."""
+    """A checkpoint splits the eighth of ten pushes. A rollback to it, three pushes and an undecided one follow."""
     first, second = stay(FIRST, 0, 10), stay(SECOND, 0, 3, undecided=True)
     second.base = (8, 7)
     for index, push in second.pushes.items():
@@ -104,7 +104,7 @@ def test_refused_push_in_the_checkpoint_is_a_violation() -> None:
 
 
 def test_inconsistent_cut_of_two_workers_is_a_violation() -> None:
-    """A checkpoint lacks a push that was answered before another worker sent a push that the checkpoint contains."""
+    """One worker's push is answered before another sends its push. The checkpoint contains only the later push."""
     first = stay(FIRST, 0, 10)
     others = [stay(FIRST, 0, 3, worker="the other") for _ in range(2)]
     checkpoint = saved(1, FIRST, (9, 9), (9, 9))
@@ -112,9 +112,9 @@ def test_inconsistent_cut_of_two_workers_is_a_violation() -> None:
         shard.ledger["the other"] = [held, 0, 0]
 
     def sentences(*, sent: int, answered: int) -> list[str]:
-        """Return the violations for these times of the first worker's ninth push and of the other's third push.
+        """Return the violations if push 9 of one worker is sent and push 3 of the other is answered at these times.
 
-        The checkpoint contains the ninth push and lacks the third.
+        The checkpoint contains push 9 and lacks push 3.
         """
         first.pushes[9] = dataclasses.replace(first.pushes[9], sent=sent)
         others[0].pushes[3] = dataclasses.replace(others[0].pushes[3], answered=answered)
