@@ -36,7 +36,7 @@ def _remove_library_variables() -> None:
 
 
 def _restore_signals() -> None:
-    """Make sure that processes started by tests ignore and block no signals, as they would under nohup.
+    """Undo the changes of nohup: processes that tests start must neither ignore nor block signals.
 
     An empty handler still ignores the signal in this process. `exec` resets a handled signal to its default action, but
     keeps an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.

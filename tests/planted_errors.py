@@ -180,7 +180,7 @@ ERRORS = (
     ),
     planted(
         "transition-over-a-cut",
-        "the last observation of a truncated episode is the first one of the next episode",
+        "the first observation of the next episode replaces the final one of a truncated episode",
         [(TRANSITIONS_PY, "np.where(cut_off, completed.final, observations)", "observations")],
         TRANSITIONS,
     ),
@@ -234,7 +234,7 @@ ERRORS = (
     ),
     planted(
         "learner-with-its-own-target",
-        "a learner's targets are the online network's",
+        "a learner computes targets with the online network",
         [
             (
                 REPLAY_LEARNER_PY,
@@ -869,7 +869,7 @@ ERRORS = (
     ),
     planted(
         "shift-of-a-convolution",
-        "a convolution adds the wrong blocks",
+        "a convolution subtracts blocks instead of adding them",
         [
             (
                 "relaax/nn/host/convolution.py",
@@ -1617,7 +1617,7 @@ ERRORS = (
     ),
     planted(
         "shown-by-number",
-        "workers have own metrics by low number instead of by first report",
+        "the workers with the lowest numbers, not the first to report, have metrics of their own",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
     ),
@@ -1793,7 +1793,7 @@ ERRORS = (
     ),
     planted(
         "places-without-turns",
-        "a waiting crowd gets a process as soon as one connection returns",
+        "waiting connections get processes without waiting for a turn",
         [(PLACES_PY, "self._next_turn = self._clock() + TURN_SECONDS", "self._next_turn = self._clock()")],
         f"{RLX_SERVER_TESTS}/test_unproven_clients.py",
     ),
@@ -1818,7 +1818,7 @@ ERRORS = (
     ),
     planted(
         "disconnected-and-still-counted",
-        "environments of disconnected clients count until their workers have ended, and beyond",
+        "environments of a disconnected client count even after its worker has ended",
         [
             (CLAIMS_PY, "connection = self._by_pid.pop(pid, None)", "connection = self._by_pid.get(pid)"),
             (CLAIMS_PY, "self._by_pid[pid].released = True", "self._by_pid[pid].released = False"),

@@ -213,7 +213,7 @@ SERVER_ERRORS = (
     ),
     planted(
         "stuck-at-once",
-        "a connection that waits for its client is stuck at once",
+        "a connection that waits for its client counts as stuck at once",
         [(CLAIMS_PY, "and now - reading.stuck_since >= STUCK_SECONDS", "")],
         CLAIMS,
     ),
@@ -237,7 +237,7 @@ SERVER_ERRORS = (
     ),
     planted(
         "copy-leaves-its-parts",
-        "the parts of a copy that failed stay",
+        "the parts of a failed copy are not deleted",
         [(COPYING_PY, 'written.append(description["key"])', "pass")],
         COPYING,
     ),
@@ -429,13 +429,13 @@ RUN_ERRORS = (
 PLANNING_ERRORS = (
     planted(
         "plan-used-by-one-machine",
-        "the used share of a part is that of one machine",
+        "the used share of a part ignores the number of machines",
         [(FORECAST_PY, "(size.cores * (machines or 1))", "size.cores")],
         FIGURES,
     ),
     planted(
         "plan-both-ways",
-        "a message counts whole in each direction",
+        "the bytes of both directions count in each direction",
         [(FORECAST_PY, "half, push, pull = load.wire_bytes / 2,", "half, push, pull = load.wire_bytes,")],
         FIGURES,
     ),
@@ -501,7 +501,7 @@ PLANNING_ERRORS = (
     ),
     planted(
         "plan-breaks-at-connections",
-        "a part breaks at a number of connections, not of environments",
+        "the limit of a part is a number of connections instead of environments",
         [(FORECAST_PY, "int(workload.environments / demanded)", "int(workload.connections / demanded)")],
         FIGURES,
     ),

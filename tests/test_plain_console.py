@@ -1,4 +1,4 @@
-"""Text from a peer or a file reaches a terminal verbatim."""
+"""Text from a peer or a file is printed without interpreting markup, and its control characters are escaped."""
 
 from __future__ import annotations
 
