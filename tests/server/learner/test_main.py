@@ -64,7 +64,7 @@ def test_signal_ends_learner_that_waits_for_the_first_worker(
 def test_signal_ends_learner_without_a_parameter_server(processes: Processes, tmp_path: Path) -> None:
     with unused_address() as address:
         learner = start(processes, tmp_path, address)
-        wait_until(lambda: "is unavailable, retrying for 60 s" in learner.stderr, "it waits", timeout=60)
+        wait_until(lambda: "is unavailable, retrying for 60 s" in learner.stderr, "the learner waits", timeout=60)
         assert learner.stop(signal.SIGTERM) == 0
     assert learner.lines == []
 

@@ -134,10 +134,10 @@ def test_learner_waits_for_a_worker_and_ends_with_training(
         with parameter_client(server.address) as bridge:
             bridge.register(worker(algorithm, config))
             bridge.pull()
-            wait_until(lambda: memories.made, "it has a replay memory")
+            wait_until(lambda: memories.made, "the learner has a replay memory")
             columns = {"observation": np.zeros((20, 3), np.float32), "reward": np.zeros(20, np.float32)}
             memories.made[0].writers[0].insert(Insertion(columns))
-            wait_until(lambda: server.version >= 5, "it pushes")
+            wait_until(lambda: server.version >= 5, "the learner pushes")
             status = server.core.status()
             assert (status.learners, status.workers, status.global_step) == (1, 1, 0)
             (described,) = [each for each in server.core.registry.connected() if not each.purpose.acts]

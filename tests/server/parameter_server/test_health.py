@@ -40,7 +40,7 @@ def test_health_status_follows_the_serving_flag(service: str) -> None:
         server.server.health.serve(True)
         assert health_status(stub, service) == SERVING
         server.server.health.end()
-        server.server.health.serve(True)  # too late
+        server.server.health.serve(True)  # no effect after `end`
         assert health_status(stub, service) == NOT_SERVING
         assert not server.server.health.serving
 

@@ -137,7 +137,7 @@ def test_damaged_newest_checkpoint_is_logged_and_skipped(processes: Processes, c
 
 @pytest.mark.slow
 def test_kill_soon_after_the_start_leaves_a_checkpoint(processes: Processes, config: Path) -> None:
-    # The real server with an interval of 1000 s; its early checkpoints are 600 times as frequent: a minute is 0.1 s.
+    # Run the real server with an interval of 1000 s. Early checkpoints come 600 times as often: each minute is 0.1 s.
     code = """
 import sys
 from relaax.server.checkpoints import checkpointing

@@ -40,7 +40,7 @@ def test_silent_worker_is_not_connected_and_later_removed() -> None:
     assert registry.count() == 0
 
 
-def test_active_first_worker_does_not_keep_silent_ones() -> None:
+def test_silent_worker_is_removed_although_an_older_is_active() -> None:
     clock = Clock()
     registry = Registry(remove_after=3600, clock=clock)
     registry.register("a", "", 1, TRAIN, 1)

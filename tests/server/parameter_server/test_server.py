@@ -198,7 +198,7 @@ def test_status_has_the_error_of_a_late_checkpoint(disk: Disk) -> None:
         wait_until(lambda: status_of(server.address).checkpoint_global_step == 1, "a checkpoint is saved")
         disk.fill()
         client.push(None, env_steps=1)
-        wait_until(lambda: status_of(server.address).checkpoint_error, "the next one is late")
+        wait_until(lambda: status_of(server.address).checkpoint_error, "the next checkpoint is late")
         status = status_of(server.address)
         assert (status.global_step, status.checkpoint_global_step) == (2, 1)
         for error in (status.checkpoint_error, server.server.save_error):  # each attempt writes another file

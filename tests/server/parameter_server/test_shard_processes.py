@@ -56,7 +56,7 @@ def test_training_continues_after_a_killed_shard_restarts(processes: Processes, 
         assert pushed[0].global_step - 10 in published | {0}
         after = push(client, size)
         assert (after.discarded, after.global_step) == (None, pushed[0].global_step + 10)
-        assert client.shares_memory == SUPPORTED, "with all shards again"
+        assert client.shares_memory == SUPPORTED, "the client shares memory with all shards again"
     assert shards.signal_all(signal.SIGTERM) == [0, 0]
     restored = checkpoints(config).restore()
     assert restored is not None

@@ -324,7 +324,7 @@ def test_model_without_a_target_drops_the_saved_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "generation", "next_copies"),
     [
-        (TargetInterval(frames=1000), 2, [2, 2, 2, 3]),  # from 240 frames, in steps of 200
+        (TargetInterval(frames=1000), 2, [2, 2, 2, 3]),  # starts at 240 frames, and each push adds 200
         (TargetInterval(frames=30), 8, [14, 21, 28, 34]),
         (TargetInterval(updates=4), 2, [2, 3, 3, 3]),
     ],

@@ -41,7 +41,7 @@ def test_rejected_requests_are_not_counted(clock: Clock) -> None:
     with pytest.raises(InvalidRequest):
         table.insert(WriterInsert("w", 1, 2, {"number": np.zeros(3)}), slots)
     assert (table.limiter.inserts, table.size) == (0, 0)
-    assert table.limiter.await_insert(4, 0.0), "as for items that were not restored"
+    assert table.limiter.await_insert(4, 0.0), "the limiter counts 4 items that the table does not have"
     with pytest.raises(InvalidRequest, match="is empty"):
         table.sample(2, 0.0, slots)
     assert (table.limiter.samples, table.limiter.balance) == (0, 4.0)

@@ -127,7 +127,7 @@ def test_make_room_is_called_at_the_address_limit_only(tmp_path: Path) -> None:
     for host, environments in ((THERE, 1), (HERE, 10)):
         decision = server.claims.decide(500 + environments, host, Claim("lab", digest, environments), free_place)
         assert isinstance(decision, Grant)
-    assert freed == [pid], "at the limit only"
+    assert freed == [pid], "room is made only for the second claim, which exceeds the limit"
 
 
 def test_replaced_token_is_revoked(server: Server) -> None:
