@@ -68,7 +68,7 @@ def test_gpu_that_tensorflow_does_not_find_is_refused() -> None:
 
 @pytest.mark.slow
 def test_vectors_and_optimizers_work_on_second_device() -> None:
-    """In a separate process, because devices cannot change after TensorFlow has run."""
+    """The test runs in a separate process, because devices cannot change after TensorFlow has run."""
     answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=240)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["RMSProp", "Adam", "done"]
