@@ -400,7 +400,7 @@ def test_all_clients_see_the_traffic_of_all_clients() -> None:
         with client_of(shards, numbered(), actors=()) as learner:
             assert learner.traffic == ReplayTraffic(), "earlier traffic does not count"
             sampled(learner, 10)
-            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "its own samples count")
+            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "the learner's samples count")
             client.writers[0].insert(numbers(4))
             wait_until(lambda: learner.sample(64, 1.0) and learner.traffic.inserts == 1, "inserts of others count")
             wait_until(

@@ -63,7 +63,7 @@ def test_samples_of_local_callers_stay_within_the_budget(tmp_path: Path) -> None
             assert 0 < sum(touched) <= MOST
             found = honest.sample(32, 30.0)
             assert found is not None and len(found.keys) == 32
-        wait_until(lambda: shard.server.shared.taken() < BIG // 8, "memory comes back when callers end")
+        wait_until(lambda: shard.server.shared.taken() < BIG // 8, "the memory of ended callers is freed")
         with client_of([shard], numbered()) as newcomer:
             newcomer.sample(32, 30.0)
             assert by_memory(shard) >= 1
@@ -79,7 +79,7 @@ def test_local_callers_beyond_the_budget_continue_by_grpc(tmp_path: Path) -> Non
                 ShardMemory(offer(shard), numbered().spec)
             assert honest.sample(32, 30.0) is not None
             assert by_memory(shard) >= 1, "the honest writer uses shared memory"
-        wait_until(lambda: shard.server.shared.taken() < BIG // 8, "memory comes back when callers end")
+        wait_until(lambda: shard.server.shared.taken() < BIG // 8, "the memory of ended callers is freed")
         ShardMemory(offer(shard), numbered().spec).close()
 
 
