@@ -167,12 +167,14 @@ def test_changed_addresses_reach_running_and_new_processes(scene: Scene) -> None
         scene.places(PARAMETER_SERVER, place)
         host.refresh()
         for actor in scene.ray.actors:
-            wait_until(lambda actor=actor, place=place: actor.object.read("parameter-server") == f"{place}\n", "told")  # type: ignore[misc]
+            wait_until(lambda actor=actor, place=place: actor.object.read("parameter-server") == f"{place}\n", "sent")  # type: ignore[misc]
     assert scene.ray.actors[0].object.read("configuration.yaml") == f"program: {scene.folder}/main.py\n"
     scene.started(host, LEARNER, 1)
-    wait_until(lambda: scene.ray.actors[-1].object.read("parameter-server") == "a:2\n", "what starts finds it")
+    wait_until(lambda: scene.ray.actors[-1].object.read("parameter-server") == "a:2\n", "a new process has the address")
     both = "10.1.2.3:7\n10.1.2.3:7\n"
-    wait_until(lambda: scene.ray.actors[-1].object.read("rlx-server") == both, "of all roles")
+    wait_until(
+        lambda: scene.ray.actors[-1].object.read("rlx-server") == both, "a new process has the addresses of all roles"
+    )
 
 
 def test_shards_have_bundles_of_a_placement_group(scene: Scene) -> None:
@@ -254,7 +256,7 @@ def test_new_machine_gets_another_rlx_server(scene: Scene) -> None:
     scene.ray.machines.pop()
     scene.places(RLX_SERVER, "a:1", "b:1")
     host.prepare(scene.processes)
-    assert host.wanted(RLX_SERVER) == 2, "one whose machine is gone goes elsewhere"
+    assert host.wanted(RLX_SERVER) == 2, "an RLX server of a removed machine moves to another"
     assert scene.host(rlx_servers=3).wanted(RLX_SERVER) is None
 
 
@@ -282,11 +284,13 @@ def test_waiting_shard_gets_the_resources_of_a_client(scene: Scene) -> None:
     scene.ray.placed = False
     (shard,) = scene.started(host, PARAMETER_SERVER, 1)
     host.refresh()
-    assert [client.exit_code() for client in clients] == [None] * 3, "it may yet be placed"
+    assert [client.exit_code() for client in clients] == [None] * 3, "the shard is not late yet"
     shard._started_at -= LATE_SECONDS
     host.refresh()
     host.refresh()
-    assert [client.exit_code() for client in clients] == [None, None, EXIT_LOST], "the last one, and one at a time"
+    assert [client.exit_code() for client in clients] == [None, None, EXIT_LOST], (
+        "the last client ends, and only one at a time"
+    )
     host._freed_at -= FREE_RESOURCES_SECONDS
     host.refresh()
     assert [client.exit_code() for client in clients] == [None, EXIT_LOST, EXIT_LOST]

@@ -94,10 +94,10 @@ print("it done", flush=True)
     process = machines.process
     process.start(python(writes, f"{FOLDER}/{METRICS}"))
     assert process.wait(60)
-    wait_until(lambda: process.is_done and log_of(process).count("\n") == 301, "its whole log is here")
+    wait_until(lambda: process.is_done and log_of(process).count("\n") == 301, "the whole log is copied")
     assert log_of(process).splitlines() == [f"line {number} {'x' * 2000}" for number in range(300)] + ["it done"]
     events = tmp_path / METRICS / "a" / "events"
-    wait_until(lambda: process.exit_code() == 0 and events.stat().st_size == 600_000, "all of it is here")
+    wait_until(lambda: process.exit_code() == 0 and events.stat().st_size == 600_000, "all metrics are copied")
     assert events.read_bytes() == b"".join(b"%04d" % number * 500 for number in range(300))
 
 
@@ -113,7 +113,10 @@ def test_dead_process_is_restarted_by_the_same_keeper(machines: Machines) -> Non
     process.restart(command)
     assert process.address is None, "the old address is not listed"
     ready(process)
-    wait_until(lambda: process.exit_code() is None and log_of(process).count("its words here:1") == 2, "both lives")
+    wait_until(
+        lambda: process.exit_code() is None and log_of(process).count("its words here:1") == 2,
+        "the log has the lines of both runs",
+    )
     assert (machines.again, process.restarts, process.failed) == ([False], 1, "")
 
 
@@ -124,7 +127,10 @@ def test_repeated_quick_failures_raise_start_error(machines: Machines) -> None:
         assert process.wait(60)
         process.restart(failing)
     assert process.wait(60)
-    wait_until(lambda: process.exit_code() == 1 and log_of(process).count("no\n") == MAX_FAILURES, "its words")
+    wait_until(
+        lambda: process.exit_code() == 1 and log_of(process).count("no\n") == MAX_FAILURES,
+        "all failures are in the log",
+    )
     with pytest.raises(StartError, match=r"(?s)fails repeatedly.*no"):
         process.restart(failing)
 
@@ -138,13 +144,14 @@ def test_lost_machine_does_not_count_as_a_failure(machines: Machines) -> None:
         assert process.wait(60)
         assert (process.exit_code(), process.snapshot, process.is_done) == (EXIT_LOST, None, False)
         process.restart(command)
-        assert process.was_ready, "it is not new, so its next failure does not end the run"
+        assert process.was_ready, "it was ready once, so its next failure does not end the run"
     ready(process)
     assert machines.again == [False, *[True] * (MAX_FAILURES + 2)]
     assert process.restarts == MAX_FAILURES + 2
     assert log_of(process).count("relaax: it is lost: ") == MAX_FAILURES + 2
     wait_until(
-        lambda: process.exit_code() is None and log_of(process).count("its words") == len(machines.again), "logs"
+        lambda: process.exit_code() is None and log_of(process).count("its words") == len(machines.again),
+        "the log has the lines of all runs",
     )
 
 
@@ -155,7 +162,7 @@ def test_unavailable_machine_is_not_lost(machines: Machines) -> None:
     (actor,) = machines.actors
     actor.unavailable = True
     before = actor.calls
-    wait_until(lambda: process.exit_code() is not None or actor.calls > before + 3, "several looks fail")
+    wait_until(lambda: process.exit_code() is not None or actor.calls > before + 3, "several snapshots fail")
     assert process.exit_code() is None
     actor.unavailable = False
     process.terminate()
@@ -191,7 +198,7 @@ def test_process_without_a_place_is_logged_once(
     late = str(process.late_error(0.1))
     assert "it was not placed within 0.1 s: no machine of the cluster has the resources" in late
     monkeypatch.setattr(process, "_started_at", process._started_at - LATE_SECONDS)
-    wait_until(lambda: process.is_waiting_for_place and "waits for a machine" in caplog.text, "it is said")
+    wait_until(lambda: process.is_waiting_for_place and "waits for a machine" in caplog.text, "the wait is logged")
     for _ in range(3):
         process._poll_at = 0.0
         assert process.is_waiting_for_place
@@ -212,7 +219,7 @@ def test_process_without_a_place_terminates_at_once(machines: Machines) -> None:
 
 def test_files_are_written_at_start_and_replaced_later(machines: Machines) -> None:
     process = machines.process
-    process.put({"peers": "ignored"})  # it is not started
+    process.put({"peers": "ignored"})  # ignored: the process is not started
     process.start(python(LISTENS, "here:1"))
     ready(process)
     keeper = machines.actors[0].object
