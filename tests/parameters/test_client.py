@@ -130,7 +130,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
     with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
         parameters_client.register(registration())
-        assert parameters_client.push(None, env_steps=1).pulled is not None  # the worker did not have them
+        assert parameters_client.push(None, env_steps=1).pulled is not None  # the worker has no parameters yet
         pulled = parameters_client.pull()
         for nothing in (gradient(np.nan), None):
             again = parameters_client.push(nothing, env_steps=1).pulled
@@ -223,7 +223,7 @@ def test_push_later_returns_the_answer_later(transport: Transport) -> None:
         parameters_client.register(registration())
         parameters_client.pull()
         answer = parameters_client.push_later(gradient(1), env_steps=5)
-        wait_until(lambda: server.version == 1, "it is applied before anybody asks for the answer")
+        wait_until(lambda: server.version == 1, "the push is applied before its answer is requested")
         pushed = answer()
         assert (pushed.version, pushed.global_step, answer()) == (1, 5, pushed)
         assert parameters_client.pull() is pushed.pulled

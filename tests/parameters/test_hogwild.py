@@ -353,9 +353,9 @@ def test_a_worker_killed_during_a_write_affects_no_other(processes: Processes, t
         )
         child.wait_for_line("updating")
         seen = server.version
-        wait_until(lambda: server.version > seen + 20, "it updates")
+        wait_until(lambda: server.version > seen + 20, "the worker updates the parameters")
         child.kill()
-        wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen its end")
+        wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen the end of the worker")
         counted = server.version
         pushed = parameters_client.push(np.ones(size, np.float32), 1)
         assert pushed.version == counted + 1
