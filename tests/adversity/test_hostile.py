@@ -28,4 +28,4 @@ def test_honest_clients_keep_training_beside_hostile_ones(
     draw(summary, tmp_path / "hostile.png")
     assert (tmp_path / "hostile.png").stat().st_size > 0
     assert len((tmp_path / "hostile.csv").read_text().splitlines()) == len(summary["samples"]) + 1
-    assert "share that they kept" in table(summary)
+    assert "ratio of these two rates" in table(summary)

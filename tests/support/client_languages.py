@@ -173,7 +173,7 @@ def require(language: Language) -> None:
     )
     missing = [name for name in language.compilers if shutil.which(name) is None]
     if missing:
-        reason = installed.stdout.strip() or installed.stderr.strip() or "its Debian has none"
+        reason = installed.stdout.strip() or installed.stderr.strip() or "the Debian packages do not contain them"
         pytest.skip(f"this machine lacks {', '.join(missing)}, and tests/support/install-toolchains failed: {reason}")
 
 

@@ -30,7 +30,7 @@ CPUS = 4
 VICTIMS = ("parameter-server", "rlx-server", "client")
 PATIENCE = 300.0
 NOTICED_SECONDS = 20.0
-"""A machine that is disconnected for less time is not declared dead by Ray, with Ray's own settings."""
+"""If a machine is disconnected for less time, Ray with its default settings does not declare it dead."""
 SETTLED_SECONDS = 60.0
 Log = Callable[[str], None]
 
@@ -75,7 +75,7 @@ class CrashScene:
         self.training = ClusterTraining(nodes, crash_config(folder), folder)
 
     def wait_for_recovery(self, since: float, seconds: float = PATIENCE) -> float:
-        """Wait until, since then, as many workers as clients have had a push answered. Return the seconds since."""
+        """Wait until as many workers as clients have had a push answered after `since`. Return the time since then."""
         wait_until(lambda: self._training(since) >= CLIENTS, "every client trains again", seconds, 0.2)
         return time.monotonic() - since
 
@@ -89,9 +89,9 @@ class CrashScene:
         self.nodes.start(index, CPUS)
 
     def crash_in_turn(self, count: int, every: float) -> None:
-        """Crash `count` machines, one in `every` seconds.
+        """Crash `count` machines, at least `every` seconds apart.
 
-        In turn, it is a machine with a shard, with an RLX server, and with environments.
+        The machines run, in turn, a shard, an RLX server, and environments.
         """
         for role in itertools.islice(itertools.cycle(VICTIMS), count):
             begun = time.monotonic()
@@ -111,7 +111,8 @@ class CrashScene:
         )
         if seconds < NOTICED_SECONDS:
             return
-        time.sleep(SETTLED_SECONDS)  # for Ray to declare the machine dead; Ray does not report that it will not
+        # In this time Ray may declare the machine dead. Ray does not report if it decides not to.
+        time.sleep(SETTLED_SECONDS)
         if self.nodes.running[index].returncode is not None:
             self.nodes.running.pop(index)
             self.nodes.start(index, CPUS)
@@ -162,7 +163,7 @@ class CrashScene:
         return ", ".join(names) or "nothing"
 
     def _training(self, since: float) -> int:
-        """Return the number of workers that had an answer since then."""
+        """Return the number of workers with a push that was answered after `since`."""
         count = 0
         for path in self._journals.iterdir():
             if path.stat().st_mtime > time.time() - (time.monotonic() - since):

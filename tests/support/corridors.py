@@ -21,13 +21,15 @@ class Corridors:
 
     The action LEAVE gives 0.45 at once. The action WALK gives 1 at the last place. Both terminate the episode, and the
     final observation is the first place of the corridor. With discount 0.8, walking from the first place to the end is
-    worth 0.8^2 = 0.64 in the short corridor and 0.8^7 = 0.21 in the long one: walk the first, leave the second.
+    worth 0.8^2 = 0.64 in the short corridor and 0.8^7 = 0.21 in the long one. So
+    the best policy walks through the short corridor and leaves the long one.
 
     - Without a discount, walking is best in both corridors.
     - Without bootstrapping at the end of a rollout of two steps and at a truncation, leaving is best in both. `cut` is
       the probability that a step of walking is truncated.
     - If a terminated episode were continued from its final observation, leaving for ever would be worth
-      0.45/(1 - 0.8) = 2.25, and walking the short corridor for ever 0.64/(1 - 0.8^3) = 1.3: leave both.
+      0.45/(1 - 0.8) = 2.25, and walking the short corridor for ever 0.64/(1 - 0.8^3) = 1.3. So leaving would be best in
+      both.
 
     Episodes begin at a random place. Environments of odd index use Autoreset.NEXT_STEP, the others SAME_STEP.
     """

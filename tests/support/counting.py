@@ -46,7 +46,7 @@ def counting_policy(message: rlx.Message, connection: PeerConnection) -> rlx.Lea
 
 
 class Counting(gymnasium.Env):
-    """An environment with observations (index, episode, t). Raises AssertionError for an action not of `action_for`."""
+    """An environment with observations (index, episode, t). Raises AssertionError for an incorrect action."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(0, 1e6, (3,), np.float32)

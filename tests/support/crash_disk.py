@@ -54,7 +54,7 @@ class Disk:
         self._root = self._load(folder)
 
     def apply(self, operation: Operation) -> None:
-        """Apply an operation. Several processes may follow each other: each opens its own descriptors."""
+        """Apply an operation. A later process may reuse the descriptor numbers of an earlier one."""
         kind = operation.kind
         if kind == "open":
             self._open[operation.descriptor] = self._open_node(operation)

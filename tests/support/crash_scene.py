@@ -22,9 +22,9 @@ _FILES = {"manifest.json", *(f"{part}.safetensors" for part in PARTS)}
 
 
 class Scene:
-    """A folder with a directory `checkpoints`. It has three checkpoints, or does not exist yet if `first`.
+    """A folder with a directory of three checkpoints, `checkpoints`. If `first`, the directory does not exist yet.
 
-    `operations`: the operations of saving the next checkpoint without an interruption.
+    `operations`: the recorded operations of a save of the next checkpoint that is not interrupted.
     """
 
     def __init__(self, saver: CheckpointSaver, folder: Path, flaw: str = "", first: bool = False) -> None:
@@ -53,7 +53,7 @@ class Scene:
         return max(operation.number for operation in self.operations)
 
     def points(self) -> Iterator[tuple[int, str]]:
-        """Yield every operation with every moment of it at which the process can be killed."""
+        """Yield the number of every operation with each moment for a kill: before it, after it, or during a write."""
         writes = {operation.number for operation in self.operations if operation.kind == "write"}
         for number in range(1, self.count + 1):
             yield number, BEFORE

@@ -85,8 +85,8 @@ class CrashedServers:
                     break
                 if time.monotonic() > deadline:
                     break
-            # After the first checkpoint of a new model, the state before the push may not be saved yet. Then the next
-            # checkpoint may be of that state.
+            # The newest checkpoint of a new model may be older than the state before the push. Then the next checkpoint
+            # is of that state or of the state after the push.
             allowed = {client.global_step, since, _newest(published)}
             time.sleep(self._random.choice((0.0, self._random.random() * 0.01)))
             self._shards.running[victim].kill()

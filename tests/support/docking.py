@@ -15,8 +15,9 @@ class Docking:
     step of an episode, so the agent needs a memory of x and of its actions. Episodes are truncated after 8 steps.
     Environments of odd index use Autoreset.NEXT_STEP, the others SAME_STEP.
 
-    Thrust 3 at every step costs 1/3 per step. The best policy costs 0.012 per step: almost nothing from x > 0, and from
-    x < 0 the sum over k of (1 - k/4)^3 / 3, which is 0.19 per episode, in half of the episodes of 8 steps.
+    Thrust 3 at every step costs 1/3 per step. The best policy costs 0.012 per step, because half of the episodes begin
+    at x < 0. Such an episode of 8 steps costs the sum over k = 1, 2, 3 of (1 - k/4)^3 / 3, which is 0.19. The other
+    episodes cost almost nothing.
     """
 
     observation_space = Box(shape=(2,))

@@ -1,4 +1,4 @@
-"""A role that only a test defines. Its process sends the word of its section on each connection."""
+"""A role that only a test defines. Its process sends the configured word on each connection."""
 
 from __future__ import annotations
 

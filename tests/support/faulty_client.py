@@ -136,7 +136,7 @@ class Connection:
             error = answer["error"]
             retry, wait = error.get("retryable", False), error.get("retryAfterSeconds") or 0.0
             if not (0 <= wait < 1e9 or FAULT == "any_wait"):
-                raise ServerMistake("no time to wait")
+                raise ServerMistake("invalid retryAfterSeconds")
             self.end()
             if FAULT == "by_code":
                 retry = str(error["code"]).removeprefix("ERROR_CODE_") in ("UNAVAILABLE", "OVERLOADED")

@@ -124,7 +124,7 @@ class _Connection:
         self.send(rlx.Actions(action), rlx.Actions(faulty.get(self.fault, action)))
 
     def send(self, correct: rlx.Message, faulty: rlx.Message) -> None:
-        """Send `faulty` in place of the correct message, whose effect on the protocol is kept."""
+        """Send `faulty`, but change the state of the protocol as if `correct` had been sent."""
         data = self.protocol.send(correct)
         if faulty is not correct:
             from relaax.rlx.wire.codecs import codec_named

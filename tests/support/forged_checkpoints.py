@@ -76,11 +76,11 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     "a negative incarnation": (put("incarnation", value=-5), "incarnation is -5"),
     "text for a counter": (put("shards", 0, "counters", "env_steps", value="many"), "counters.env_steps is 'many'"),
     "a negative counter": (put("shards", 0, "counters", "env_steps", value=-10), "counters.env_steps is -10"),
-    "a counter past the wire": (put("shards", 0, "counters", "frames", value=1 << 64), "counters.frames is 1844"),
+    "a counter above 64 bits": (put("shards", 0, "counters", "frames", value=1 << 64), "counters.frames is 1844"),
     "a version that is a fraction": (put("shards", 0, "version", value=1.5), "shards.0.version is 1.5"),
     "no counters": (without("shards", 0, "counters"), "has no shards.0.counters"),
     "a shard that is longer than its part": (put("shards", 0, "end", value=10**12), "shard-0"),
-    "a shard from the middle": (put("shards", 0, "start", value=3), "shards are not contiguous"),
+    "a shard that starts in the middle": (put("shards", 0, "start", value=3), "shards are not contiguous"),
     "no shards": (put("shards", value=[]), "shards is []"),
     "wrong returns": (put("returns", value={"episodes": 1, "last": "high", "best": None}), "returns.last is 'high'"),
     "returns that are not numbers": (

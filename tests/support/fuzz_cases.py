@@ -78,7 +78,7 @@ class _Frames:
     def mutate(self) -> None:
         if not self.frames:
             return
-        # Prefer the first frame, and late frames: little is read after a mutation.
+        # Prefer the first frame and late frames, because a peer reads little after a mutation.
         index = 0 if self._rng.random() < 0.1 else int(len(self.frames) * self._rng.random() ** 0.4)
         self._rng.choice(_MUTATIONS)(self, index)
 

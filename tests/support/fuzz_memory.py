@@ -45,8 +45,9 @@ LIMITS = Limits(max_frame_bytes=MAX_FRAME_MEGABYTES * 2**20)
 class Expected:
     """A server's answers to a case, except pings, and the number of frames that it reads.
 
-    `turns`: for each frame of the case, the number of answers after it was read. `early`: the error is that
-    of a frame received together with the previous one. If the two arrive separately, another error is possible.
+    `turns`: for each frame of the case, the number of answers after it was read. `early`: the error occurred while a
+    frame was answered, because the next frame had already arrived. If the two frames arrive separately, another error
+    is possible.
     """
 
     answers: list[Message] = field(default_factory=list)

@@ -61,7 +61,7 @@ REWARDS = (0.0, 1.0, -1.0, 0.1, 1e15, -1e15, 5e-324, -0.0)
 
 @dataclass(frozen=True)
 class MessageSequence:
-    """The messages of one side of a connection. A golden mistake is a frame in bytes, which may not be a message."""
+    """The messages of one side of a connection. A mistake in a golden conversation is the bytes of a frame."""
 
     codec: str
     messages: tuple[Wire | bytes, ...]

@@ -152,7 +152,7 @@ def run_case(address: str, seed: int, number: int, report: Report, websocket: bo
         if not websocket and begins_with_http(client.data):  # answered, unless it ends before the end of its header
             assert received.http.startswith("HTTP/1.1 4") or not (received.http or received.answers), received
             wanted.answers[:], wanted.early = [], False
-        elif not websocket and client.data.startswith(TLS):  # a long frame for the state machine in memory
+        elif not websocket and client.data.startswith(TLS):  # in memory, this is the start of a long frame
             wanted.answers[:] = [Error(ErrorCode.MALFORMED, "this port does not use TLS")]
         answers = wanted.answers[: len(received.answers)] if received.reset else wanted.answers
         if wanted.early and not received.reset and isinstance(received.answers[-1], Error):

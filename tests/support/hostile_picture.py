@@ -56,7 +56,7 @@ def table(summary: dict[str, Any]) -> str:
         ("hostile connections", ", ".join(f"{name} {count:,}" for name, count in summary["conversations"].items())),
         ("honest clients, steps/s alone", summary["honest_rate_quiet"]),
         ("with hostile clients", summary["honest_rate_hostile"]),
-        ("share that they kept", summary["share"]),
+        ("ratio of these two rates", summary["share"]),
         ("updates", f"{summary['updates']:,}"),
         ("longest time without an update", f"{summary['longest_without_update']} s"),
         *((f"memory of the {name}", found) for name, found in summary["memory"].items()),

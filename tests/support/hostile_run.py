@@ -35,9 +35,10 @@ ANSWER_SECONDS = 20.0  # maximum seconds of a status on a busy machine
 class Plan:
     """The parameters of a run of `seconds`, in windows of `window` seconds.
 
-    `honest` clients run at `rate` steps per second each, and must keep `share` of that beside `hostile` clients. Other
-    load on the machine reduces the share too. `websocket`: hostile clients and every second honest client use
-    WebSocket.
+    `honest`: number of honest clients, each with `rate` steps per second. `hostile`: number of hostile clients at a
+    time. `share`: the least fraction of their rate that honest clients must keep during windows with hostile
+    clients. Other load on the machine reduces this fraction too. `websocket`: hostile clients and every second honest
+    client use WebSocket.
     """
 
     seconds: float = 180.0

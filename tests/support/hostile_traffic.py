@@ -24,7 +24,7 @@ NUMBERS = (
     *(0.0, -0.0, 1.0, -1.0, 0.1, MAX_REWARD, -MAX_REWARD, 1e12, -3e14, 5e-324, -1e-310),
     *(np.nextafter(MAX_REWARD, np.inf), 1e30, 2.0**63, 3.5e38, 1e153, 1e308, -1.7e308, np.nan, np.inf, -np.inf),
 )
-VALID = 11  # the first of these are valid rewards
+VALID = 11  # the first VALID numbers are valid rewards
 EXTREMES = (MAX_REWARD, -MAX_REWARD, 1e153, -1e153, 1.7e308, -1.7e308)  # finite numbers that make sums very large
 ENVIRONMENTS = (1, 1, 1, 2, 2, 8, 64, 300, 2000, MAX_ENVIRONMENTS, MAX_ENVIRONMENTS + 1, 2**31)
 NAMES = ("a", "a/b", "reward", "../x", "", "a b", "é", "x" * 128, "x" * 129, "client/a", "episode/return", "1st")

@@ -14,9 +14,9 @@ SHORTEST = 6
 """Characters of the shortest literal part that a person would search for."""
 
 HOLE = "\0"
-"""Stands for a placeholder in a text."""
+"""Mark in a text in place of a placeholder."""
 _WRAPPER = re.compile(rf"(?:: | \(|^){HOLE}\)?$")
-"""A text that ends with another error, which is found by its own text."""
+"""Pattern of texts that end with the text of another error. A person searches for the text of that error."""
 _PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[#0\- +]*[\d*]*(?:\.[\d*]+)?[sdrfgxi%]|\{[^{}]*\}")
 
 
@@ -68,7 +68,7 @@ def _logs(call: ast.Call) -> bool:
 
 
 def _raises(node: ast.AST, call: ast.Call) -> bool:
-    """Return whether an exception is raised, rather than the result of a function that makes it."""
+    """Return whether `node` raises an exception that `call` creates by its class, and not by a function."""
     name: str = getattr(call.func, "id", None) or getattr(call.func, "attr", "")
     return isinstance(node, ast.Raise) and name.lstrip("_")[:1].isupper() and name != "AssertionError"
 

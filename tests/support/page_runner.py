@@ -42,7 +42,8 @@ tensorboard() { command tensorboard "$@" --port 0; }
 def free_ports(count: int) -> list[int]:
     """Return ports that are free at this moment.
 
-    They are below the range from which the system assigns ports to other tests before the servers start to listen.
+    They are below the range from which the system assigns ports. Otherwise another test could be assigned one of them
+    before a server listens on it.
     """
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 5 * count):

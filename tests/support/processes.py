@@ -24,8 +24,8 @@ T = TypeVar("T")
 def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0, interval: float = 0.01) -> T:
     """Call `condition` until it returns a true value, and return that value.
 
-    Use it for conditions without an event to wait for. After `timeout` seconds an AssertionError is raised: `what`
-    completes its sentence "not within 30 s: ...".
+    Use it for conditions without an event to wait for. After `timeout` seconds an AssertionError is raised, with
+    the message "not within 30 s: `what`".
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -12,7 +12,7 @@ PIECE = 1 << 16
 
 
 class Proxy:
-    """Forwards TCP connections from `address` to `target`, in both directions.
+    """A forwarder of TCP connections from `address` to `target`, in both directions.
 
     Faults apply to all open connections. `refuse` and `stall` also apply to later connections:
 
@@ -26,7 +26,7 @@ class Proxy:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(0.1)  # so that the acceptor sees the end
+        self._listener.settimeout(0.1)  # so that the acceptor notices that the proxy is closed
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
         self.refused = 0

@@ -14,7 +14,7 @@ from relaax.server.parameter_server.coordination import coordination_pb2_grpc as
 
 
 class RawShard:
-    """One stream. `order` returns the orders of shard 0, and raises the stream's error when it has ended."""
+    """One stream to shard 0. After its end, `order` raises the stream's error."""
 
     def __init__(self, channel: grpc.Channel, **introduction: Any) -> None:
         values = {"shard": 1, "shards": 2, "instance": "raw", "description": "{}", **introduction}

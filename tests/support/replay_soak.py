@@ -35,11 +35,11 @@ VICTIMS = ("replay-server", "learner", "worker", "parameter-server")
 MORE_STEPS, MORE_UPDATES = 200, 20
 STOP = "stop replay-server"
 STOP_SECONDS = 8.0
-"""Longer than a client's timeout for an answer, so that a server may execute a request that the client gave up."""
+"""Duration of a stop: exceeds a client's timeout, so that a server may execute a request after its client gave up."""
 OLD_SECONDS = 21.0
 """Minimum age of a victim: a run fails if a process ends three times within 20 s of its start."""
 MORE_MEMORY = 64.0
-"""Megabytes by which a server at the end may exceed the largest server of its kind before the first fault."""
+"""Maximum growth in megabytes of the largest server of a kind, from before the first fault to the end."""
 THREADS = 60
 """Maximum number of threads of a server: the pool of gRPC and some others."""
 
@@ -255,7 +255,9 @@ class ReplaySoak:
         )
         self._calms.append(time.monotonic() - begun)
         status = self._run.status
-        self._report(f"{after}: well after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}")
+        self._report(
+            f"{after}: recovered after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}"
+        )
 
     def _drawn(self) -> list[int] | None:
         with contextlib.suppress(grpc.RpcError):

@@ -42,8 +42,8 @@ def with_serials(declaration: TableDeclaration) -> TableDeclaration:
 class NumberedItems(ReplayMemory):
     """A replay memory whose items are numbered.
 
-    A writer records how many items it has sent; a reader records the place of each sampled item. Some answers to the
-    inserts of a client of replay servers are lost. `slot`: a unique number of this process.
+    A writer records how many items it has sent; a reader records the place of each sampled item. If `memory` is a
+    client of replay servers, some answers to its inserts are lost. `slot`: a unique number of this process.
     """
 
     def __init__(self, memory: ReplayMemory, folder: Path, slot: int) -> None:

@@ -17,7 +17,7 @@ MEGABYTE = 2**20
 class Resources:
     """The resources of a server's own process, without its workers."""
 
-    megabytes: float  # anonymous memory; the unique set depends on other processes that map the same libraries
+    megabytes: float  # anonymous; the unique set size would depend on other processes that map the same libraries
     descriptors: int
     shared_memory: frozenset[str]
 
@@ -45,7 +45,7 @@ def descriptors(server: Running) -> int:
 
 
 def expect_no_leak(server: Running, before: Resources, megabytes: float = 8.0) -> Resources:
-    """Wait until descriptors are closed, then compare all resources. `megabytes`: growth allowed for Python."""
+    """Wait until descriptors are closed, then compare all resources. `megabytes`: allowed growth."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: descriptors(server) <= before.descriptors, "descriptors were closed", 60)
     after = resources_of(server)

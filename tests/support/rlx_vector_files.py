@@ -2,7 +2,8 @@
 
 python -m support.rlx_vector_files        (in tests/, with the root of the checkout on PYTHONPATH)
 
-The files are golden: a change of one is a change of the protocol. The test `test_vectors_are_current` compares.
+The files are golden: a change of one is a change of the protocol. `test_vectors_are_current` compares them with the
+output of this module.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
 }
 
 
-# The text above the table of states has them.
+# The text above the state table describes these messages.
 IN_MANY_STATES = (Ping, Pong, Bye, Error, TrainingFinished)
 
 

@@ -51,7 +51,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def variables(vnc: int, page: int) -> dict[str, str]:
-    """Return the environment variables of a program without a screen that shows its environment at these ports."""
+    """Return variables that make a program without a screen serve its pictures at these ports, by VNC and noVNC."""
     return {
         "RELAAX_VNC_PASSWORD": PASSWORD,
         "RELAAX_VNC_BIND": f"127.0.0.1:{vnc}",

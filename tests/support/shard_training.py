@@ -76,9 +76,9 @@ class ShardInProcess(ParameterClientBase):
 def train_through_a_shard(
     algorithm: Algorithm, section: dict[str, Any], all_envs: Sequence[World], steps: int
 ) -> Shard:
-    """Train one worker for each environment batch, in turn step by step, and return the shard after `steps` steps.
+    """Train one worker for each batch of environments, and return the shard after `steps` steps of each worker.
 
-    If each push is an update, a gradient of W workers has a staleness of W - 1.
+    The workers take turns, one step each. If each push is an update, W workers have a staleness of W - 1.
     """
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | section)
     spaces = all_envs[0].observation_space, all_envs[0].action_space

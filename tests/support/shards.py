@@ -30,7 +30,7 @@ Factory = Callable[[str], ModelSpec]
 
 
 def same_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """Return the fingerprint of a checkpoint, as if the configuration had not changed."""
+    """Return the fingerprint in a checkpoint, so that the configuration counts as unchanged."""
     return json.dumps(manifest["fingerprint"])
 
 

@@ -28,10 +28,11 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Signs:
-    """N environments that show new random signs in each step. The reward is the fraction of the action that fits them.
+    """N environments that show new random signs in each step.
 
-    Actions do not affect later steps. Episodes have 4 steps and start at different times. Every second environment uses
-    NEXT_STEP autoreset.
+    The signs determine the correct action. The reward is the fraction of the action that is correct. Actions do not
+    affect later steps. Episodes have 4 steps and start at different times. Every second environment uses NEXT_STEP
+    autoreset.
     """
 
     observation_space: Space

@@ -1,6 +1,7 @@
-"""A small program in place of a role's: it connects to the servers that it needs, reports that it is ready, and waits.
+"""A small substitute for the program of a role.
 
-It imports the standard library only, to start within a fraction of a second.
+It connects to the servers that it needs, reports that it is ready, and waits. It imports the standard library only, to
+start within a fraction of a second.
 """
 
 from __future__ import annotations

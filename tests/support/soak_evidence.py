@@ -46,7 +46,10 @@ PROMISES = (
 
 
 def required(kinds: list[str], leg: str, faults: int) -> list[Promise]:
-    """Return the promises that a leg must test: those of its kinds of faults, if every kind occurs at least once."""
+    """Return the promises that a leg with these kinds of faults must test.
+
+    With fewer faults than kinds, not every kind occurs, and no promise must be tested.
+    """
     if faults < len(kinds):
         return []
     return [promise for promise in PROMISES if promise.leg in ("", leg) and any(promise.kind in kind for kind in kinds)]
@@ -82,7 +85,7 @@ class Evidence:
             thread.join()
 
     def repeated(self, incarnation: str, shard: int | None = None) -> int:
-        """Return the number of pushes answered from the ledger, of the `same` incarnation or of an `earlier` one."""
+        """Return the number of pushes answered from the ledger, first sent to the `same` or `earlier` incarnation."""
         found = dict(self._repeated)
         return int(sum(n for (index, _, of), n in found.items() if of == incarnation and shard in (None, index)))
 

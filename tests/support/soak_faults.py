@@ -110,7 +110,7 @@ def _no_time(ground: Ground) -> float:
 
 
 def _stop_seconds(ground: Ground) -> float:
-    """Return a time that exceeds a lease or, if it is the shorter one, a worker's timeout for an answer."""
+    """Return a time longer than a lease, or half of it, which is longer than a worker's timeout for an answer."""
     return ground.stop_seconds * ground.random.choice((0.5, 0.5, 1.0))
 
 
@@ -241,7 +241,7 @@ def _lost_answer(ground: Ground) -> End:
 
 
 def _lost_answer_and_return(ground: Ground) -> End:
-    """Lose shard 0's answer to a push, and roll back to a checkpoint that holds the push before it is repeated."""
+    """Lose shard 0's answer to a push. Before the push is repeated, roll back to a checkpoint that holds it."""
     victim = f"shard-{ground.random.randrange(ground.service.shards)}"
     wire = ground.service.wires["shard-0"]
     for _ in range(ATTEMPTS):
@@ -263,7 +263,10 @@ def _lost_answer_and_return(ground: Ground) -> End:
 
 
 def _swallow_an_answer(ground: Ground, shard: int) -> bool:
-    """Swallow an answer with parameters, whose push is then applied. The connections stay open."""
+    """Swallow answers until one has parameters, so that its push was applied. Return False after a timeout.
+
+    The connections stay open.
+    """
     wire = ground.service.wires[f"shard-{shard}"]
     wire.swallow(False)
     return ground.wait(lambda: wire.swallowed >= 4 * SLOTS, SEEN_SECONDS)
@@ -275,7 +278,7 @@ def _past_the_deadline(ground: Ground, shard: int) -> None:
     before = ground.evidence.left_memory
     try:
         if ground.wait(lambda: ground.evidence.left_memory > before, DEADLINE_SECONDS):
-            ground.wait(lambda: False, 0.5)  # the other workers do so at the same time
+            ground.wait(lambda: False, 0.5)  # the timeouts of the other workers end at about the same time
     finally:
         end()
 

@@ -53,7 +53,8 @@ def audit(
       a push that was sent after that answer.
     - A push is refused only if the checkpoint to which its worker was rolled back lacks it in some shard.
     - The merged statistic has one sample for each step.
-    - The global step of a checkpoint is the sum of the steps of these pushes, including discarded pushes.
+    - The global step of a checkpoint is the sum of the steps of the pushes that it holds, including discarded
+      pushes.
     - The last checkpoint holds every push that was acknowledged since the last roll-back, in every shard.
     """
     account = Account()
@@ -137,7 +138,7 @@ def _is_in_a_push(saved: Saved, lives: list[Life]) -> bool:
 
 
 def _check_cut(account: Account, saved: Saved, lives: list[Life]) -> None:
-    """Check that a checkpoint holds only pushes that were sent before the answer to any push that it lacks."""
+    """Check that a checkpoint holds no push that was sent after the answer to a push that it lacks."""
     held, lacking = (0, ""), (sys.maxsize, "")
     for life in lives:
         for stay in life.stays:
@@ -220,7 +221,7 @@ def _allowed(life: Life, incarnation: int, shard: SavedShard, index: int, before
 def _held(stay: Stay, push_id: int, discard: int, index: int) -> int:
     """Return the worker's counter after push `push_id`, the newest of the worker in the shard."""
     push = stay.pushes.get(push_id)
-    if push is None:  # repeats only the steps after a roll-back, without an update
+    if push is None:  # after a roll-back, the client sends only the steps again, without an update
         return stay.base[index]
     if push.outcome is not None:
         return push.counts[index]

@@ -267,7 +267,7 @@ class Soak:
 
 
 def _end_due(active: list[tuple[float, End, Struck]], until: float) -> None:
-    """End the faults that are due before `until`, then wait until then if it is finite."""
+    """End the faults that are due before `until`. If `until` is finite, wait until that time."""
     while active:
         first = min(active, key=lambda each: each[0])
         due, end, fault = first

@@ -11,8 +11,8 @@ Range = tuple[int, int]  # minimum and maximum
 def steps_of(life: Life, incarnation: int, saved: Saved, begin: Saved | None) -> Range:
     """Return the range of a worker's steps that a checkpoint must hold, without those before its incarnation.
 
-    The two ends differ if two roll-backs met one push of the worker, or if it deregistered before its last push was
-    answered.
+    The minimum and the maximum differ if two roll-backs happened before one push of the worker was answered, or if the
+    worker deregistered before its last push was answered.
     """
     low = high = 0
     for index, stay in enumerate(life.stays):
@@ -41,7 +41,7 @@ def _pushes(stay: Stay, saved: Saved, slot: int) -> Range:
 
 
 def _repeated_steps(before: Stay, begin: Saved | None) -> Range:
-    """Return the steps of the push that met a roll-back. They are sent again unless the checkpoint has them."""
+    """Return the range of steps that are sent again after a roll-back: of the pending push, unless `begin` holds it."""
     for push_id, push in before.undecided.items():
         ledger = begin.shards[0].ledger if begin else {}
         if begin is not None and begin.incarnation != before.incarnation:

@@ -28,8 +28,8 @@ class Plan:
     patience: float = 600.0  # timeout for the target, after the last fault
     short: bool = False
     s3: bool = True
-    bridge: str = "auto"  # or grpc: wires see only gRPC
-    only: str = ""  # part of the names of the kinds of faults to use; all kinds by default
+    bridge: str = "auto"  # or "grpc", because wires have no effect on shared memory
+    only: str = ""  # only kinds of faults whose names contain this text; empty: all kinds
 
 
 @dataclass

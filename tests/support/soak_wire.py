@@ -13,7 +13,7 @@ PIECE = 1 << 15
 
 
 class _Pair:
-    """One connection. `swallows`: the directions in which data is swallowed. True is to the target."""
+    """One connection. `swallows`: the directions in which data is swallowed. True means to the target."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near, self.far = near, far
@@ -33,7 +33,7 @@ class _Pair:
 
 
 class Wire:
-    """Forwards TCP connections from `address` to `target` (HOST:PORT), which may be set later.
+    """A forwarder of TCP connections from `address` to `target` (HOST:PORT), which may be set later.
 
     Delay, throttle, stall and truncation also apply to later connections, until `heal`. `swallow` applies only to the
     open connections, and `heal` does not end it.
@@ -95,7 +95,7 @@ class Wire:
     def swallow(self, *directions: bool) -> None:
         """Swallow all data of the open connections, as if a machine had vanished: without FIN or reset.
 
-        `directions`: True is to the target.
+        `directions`: True means to the target.
         """
         with self._lock:
             self.swallowed = 0

@@ -1,5 +1,6 @@
-"""A relay from RLX over TCP to RLX over WebSocket. The length of a frame becomes that of a message, even if wrong.
+"""A relay from RLX over TCP to RLX over WebSocket.
 
+It sends each frame as one message. The message has the length that the frame's header states, even if it is wrong.
 Tests for TCP with valid or invalid data can thus run over WebSocket. The relay parses strictly, and does not use the
 server's WebSocket library.
 """
@@ -19,7 +20,7 @@ from relaax.conformance.wire import RuleViolation
 
 PIECE = 1 << 16
 MOST_HELD = 1 << 20  # maximum buffered bytes per direction; above it, reads pause
-SHORT = 65_536  # maximum length of a message that may be fragmented: no limit is smaller
+SHORT = 65_536  # maximum length of a message that may be fragmented: every server accepts this length
 
 
 class Fragmenter(Masker):
