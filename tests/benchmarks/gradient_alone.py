@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The speed of a learner's gradient alone: forward passes and gradient, on batches that are in memory.
 
-One process, which does not sample and does not push. learner_alone.py runs it and compares it with a learner:
+Runs in one process, without sampling and pushing. learner_alone.py runs this script, and compares the speed with that
+of a learner.
 
     python tests/benchmarks/gradient_alone.py CONFIGURATION FINGERPRINT_FILE SECONDS
 

@@ -92,7 +92,7 @@ def shards(case: int, options: Options) -> Figures:
 
 
 def hidden(count: int) -> list[str]:
-    """Return keys of a network of about, and at most, `count` parameters: 4 -> w -> w -> 2 + 1, one trunk."""
+    """Return keys of the largest network 4 -> w -> w -> 2 + 1, with one trunk, of at most `count` parameters."""
     wide = int(math.sqrt(count + 17.25) - 4.5)  # count = w^2 + 9 w + 3
     return [f"algorithm.network.dense=[{wide}, {wide}]", "algorithm.network.separate=false"]
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A comparison of a learner's updates per second, while actors insert, and of its gradient alone.
+"""A comparison of a learner's updates per second during training with those of its gradient alone.
 
 Each round has three windows:
 1. `relaax run` of an Atari configuration with one learner. The learner's status port is read.
 2. The gradient alone (gradient_alone.py), on batches of the same shape, on an idle machine.
 3. The gradient alone on a busy machine. For each other process of the run, a process uses the same processor time.
 
-The ratio of 1 to 2 is the mutual cost of learner, actors and servers. The ratio of 1 to 3 is the learner's cost of
-sampling, priorities, pushes and pulls. A third ratio compares the processor time per update, of all threads of the
-process; it does not depend on other processes. Writes learner-alone.csv and a table of replay.md. A round that is in
-the CSV is not measured again. The machine should be otherwise idle.
+The ratio of 1 to 2 includes the cost of the actors and servers on the same machine. The ratio of 1 to 3 shows the cost
+of the learner's sampling, priorities, pushes and pulls. A third ratio compares the processor time per update, of all
+threads of the process; it does not depend on other processes. Writes learner-alone.csv and a table of replay.md. A
+round that is in the CSV is not measured again. The machine should be otherwise idle.
 
     python tests/benchmarks/learner_alone.py [--rounds 5] [--seconds 30]
 """

@@ -36,7 +36,7 @@ def test_apply(benchmark: BenchmarkFixture, spec: OptimizerSpec, on_device: bool
 
 
 def test_push_into_a_shard(benchmark: BenchmarkFixture) -> None:
-    """Includes checks, ledger, optimizer, and the copy of the parameters for the answer."""
+    """Measure checks, ledger, optimizer, and the copy of the parameters for the answer."""
     shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
     gradient, numbers = vector(), itertools.count(1)
 
@@ -66,7 +66,7 @@ def test_read_the_parameters(benchmark: BenchmarkFixture) -> None:
 
 
 def test_read_a_push_of_another_writer(benchmark: BenchmarkFixture) -> None:
-    """Protobuf writes the gradient between other fields, so that it is parsed and copied."""
+    """Read a push written by Protobuf. Its gradient is between other fields, so it must be parsed and copied."""
     written = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=vector().tobytes(), env_steps=1)
     data = written.SerializeToString()
     gradient = benchmark(lambda: float32_of(PUSH_REQUEST.read(data).data))
@@ -74,7 +74,7 @@ def test_read_a_push_of_another_writer(benchmark: BenchmarkFixture) -> None:
 
 
 def test_snapshot_of_a_shard(benchmark: BenchmarkFixture) -> None:
-    """The copy that a checkpoint writes. Pushes wait only for its last part."""
+    """Measure the copy that a checkpoint writes. Pushes wait only for its last part."""
     shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
     assert benchmark(shard.snapshot).parameters.shape == (PARAMETERS,)
 

@@ -87,11 +87,11 @@ def measure(processes: Processes, folder: Path, options: argparse.Namespace) -> 
         )
     after = workers_and_memory(server)
     share, wait = statistics.median(beside) / statistics.median(alone), statistics.median(waits)
-    print(f"\nsteps/s with the crowd, of those without     {share:.2f}   the bar is {STEPS_BAR}")
+    print(f"\ntraining speed, with over without the crowd  {share:.2f}   the bar is {STEPS_BAR}")
     print(f"seconds to a client's first action, median   {wait:.2f}   the bar is {NEWCOMER_BAR:g}")
     print(f"  most                                       {max(waits):.2f}   {PATIENCE:g}: timeout")
     print(f"processes: before, most, after               {held[0]}, {most}, {after[0]}")
-    print(f"MB of the server and its workers             {held[1]:.0f}, after it {after[1]:.0f}")
+    print(f"MB of the server and its workers             {held[1]:.0f} before, {after[1]:.0f} after")
     return int(share < STEPS_BAR or wait > NEWCOMER_BAR or after[0] > held[0])
 
 

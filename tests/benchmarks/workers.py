@@ -33,7 +33,7 @@ PAPER |= {"n_step_q": (1, 2.7, 5.9, 10.7, 17.2), "da3c": (1, 2.1, 3.7, 6.9, 12.5
 WORKERS = (1, 2, 4, 8, 16)
 NAME = "value-workers"
 RUN_LOAD = 0.05
-"""Share of the machine that a run uses at any rate, for the start of its processes."""
+"""Share of the machine that every run needs to start its processes, in addition to the share for its steps."""
 SCHEDULED_STEPS = 500_000
 """Steps at which the learning rate reaches zero: later than the end of any training."""
 

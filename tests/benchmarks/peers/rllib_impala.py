@@ -29,7 +29,7 @@ LEAST_SECONDS = 1.0  # minimum duration of an iteration
 
 
 def config(options: argparse.Namespace) -> IMPALAConfig:
-    """Return IMPALA's defaults with our network, batch shape, entropy and (without --as-is) waiting."""
+    """Return IMPALA's defaults with our network, batch shape and entropy, and faster sampling unless --as-is is set."""
     register_env("games", vector)
     faster = {} if options.as_is else {"timeout_s_sampler_manager": POLL_SECONDS}
     made: IMPALAConfig = (
