@@ -51,7 +51,7 @@ def test_protocol_core_imports_only_numpy_and_protobuf() -> None:
     assert {name.split(".")[0] for name in imported_by("relaax.rlx")} & SOCKETS == set()
 
 
-def test_client_imports_only_sockets_in_addition() -> None:
+def test_client_imports_rlx_sockets_and_optional_packages() -> None:
     # The package itself is imported for its version, gymnasium to create an environment by id, websockets for addresses
     # that begin with ws, the others for --display and --video.
     assert (
@@ -69,7 +69,7 @@ def test_environments_import_only_the_client() -> None:
     # As a script, an environment program imports its sibling modules by their bare names.
     siblings = {path.stem for path in (ROOT / "environments").glob("*/*.py")}
     simulators = {"ale_py", "minatar", "vizdoom", "miniworld", "pyglet", "selenium", "urllib3", "matplotlib"}
-    # The robot of TORCS is a client. If it cannot reach the agent, the program is its RLX server.
+    # The robot of TORCS is an RLX client. If it cannot reach the service, the program acts as its RLX server.
     assert (
         foreign("environments", "relaax.client", "relaax.rlx", "numpy", "gymnasium", "cv2", *simulators, *siblings)
         == set()

@@ -123,7 +123,7 @@ def _write_all(folder: Path, host: list[str], days: int) -> None:
 
 
 def _credential_keys(server: str, yaml: Mapping[str, str]) -> str:
-    """Return the keys by which workers and learners call a server, as YAML."""
+    """Return the configuration keys with the credentials of workers and learners for a server, as YAML."""
     files = {"token-file": f"{server}-token", "ca": "ca.pem", "certificate": "worker.pem", "key": "worker-key.pem"}
     return "".join(f"  {server}-{key}: {yaml[file]}\n" for key, file in files.items())
 

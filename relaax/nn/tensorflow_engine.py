@@ -137,7 +137,7 @@ def lstm(
     the outputs, float32 [T, N, C], and h and c after the last step. TensorFlow derives the gradient.
     """
     features = x.shape[2]
-    # One product for all steps. Only the product with h depends on the last step.
+    # The product with x is computed for all steps at once. Only the product with h depends on the previous step.
     given = tf.linalg.matmul(tf.reshape(x, [-1, features]), kernel[:features]) + bias
     given = tf.reshape(given, tf.concat([tf.shape(x)[:2], bias.shape], axis=0))
     given = tf.ensure_shape(given, [x.shape[0], h.shape[0], bias.shape[0]])

@@ -180,7 +180,7 @@ def costs_from_measurement(result: Mapping[str, Any], workload: Workload, name: 
 
 
 def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> float:
-    """Return the factor of a step's cost if its processes slept before it, client and worker together."""
+    """Return the factor by which a step costs more after client and worker slept than in a busy loop."""
     if crowd is None or paced is None:
         return 1.0
     free, held = (sum(point["us"].get(kind, 0.0) for kind in ("client", "worker")) for point in (crowd, paced))

@@ -332,7 +332,7 @@ def test_frames_are_not_stacked_across_episodes(keys: dict[str, Any], network: F
 
 
 @pytest.mark.parametrize(("keys", "network", "parameters"), NETWORKS)
-def test_frames_of_next_step_episodes_are_stacked(keys: dict[str, Any], network: Forward, parameters: int) -> None:
+def test_frames_are_stacked_with_autoreset_next_step(keys: dict[str, Any], network: Forward, parameters: int) -> None:
     scene = Scene(IMAGE, Discrete(2), 1, parameters, episode_len=4, history_len=2, **keys)
 
     def v(*shades: int) -> float:

@@ -73,7 +73,7 @@ def test_gorila_epsilon_falls_with_frames_of_all_workers() -> None:
     assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
 
 
-def test_epsilon_of_a_bundle_is_recorded_as_it_falls() -> None:
+def test_epsilon_with_a_bundled_learner_is_recorded() -> None:
     agent, parameters_client, _ = agent_of("gorila", 4, exploration_frames=800, samples_per_insert=16)
     live(agent, random_environments(4), 300)
     seen = [value for name, value in parameters_client.scalars if name == "epsilon"]

@@ -21,7 +21,7 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 class Server:
-    """Claims of the clients in a file. `now` is the time of the simulated clock, in seconds."""
+    """The accounts and claims (places of connections) of an RLX server with a clients file. `now`: simulated seconds."""
 
     def __init__(self, folder: Path, address_limit: int = 1000) -> None:
         self.file = ClientsFile(folder)
