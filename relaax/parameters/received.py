@@ -169,7 +169,7 @@ class ReceivedState:
         return self._updated(vector, first.version, first, target)
 
     def join_own_update(self, parameters: FlatVector, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
-        """Return `parameters`, which the worker has updated in shared memory, with the counters that the answers hold."""
+        """Return `parameters`, which the worker updated in shared memory, with the counters of the answers."""
         for link, answer in zip(self._links, answers, strict=True):
             link.version = answer.message.version
         first = answers[0].message

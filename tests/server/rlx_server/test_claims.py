@@ -21,7 +21,7 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 class Server:
-    """The accounts and claims (places of connections) of an RLX server with a clients file. `now`: simulated seconds."""
+    """The accounts and claims of an RLX server with a clients file. `now`: simulated time in seconds."""
 
     def __init__(self, folder: Path, address_limit: int = 1000) -> None:
         self.file = ClientsFile(folder)
