@@ -60,7 +60,9 @@ class ValueConfig(ActionValueConfig):
     """The keys of async_q, async_sarsa and n_step_q."""
 
     initial_learning_rate: Free[float] = Field(1e-3, gt=0, description="Learning rate at global step 0.")
-    update_interval: Free[int] = Field(5, ge=1, description="Steps of a gradient, I_AsyncUpdate of the paper.")
+    update_interval: Free[int] = Field(
+        5, ge=1, description="Steps that each gradient covers, I_AsyncUpdate of the paper."
+    )
     target_interval: Free[int] = Field(
         40_000,
         ge=1,

@@ -42,8 +42,8 @@ class Config(ReplayConfig):
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
-        description="How often a transition is sampled on average; actors and learners wait for each other to keep it. "
-        "null: no waiting, as in the paper.",
+        description="How often a transition is sampled on average; actors and learners wait for each other to keep "
+        "this average. null: no waiting, as in the paper.",
     )
     n_step: Free[int] = Field(3, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
@@ -57,7 +57,9 @@ class Config(ReplayConfig):
     prioritized: Free[bool] = Field(True, description="Sample by the size of errors (Schaul et al. 2016).")
     final_importance_exponent: Free[Probability] = Field(0.4, description="Importance exponent at max_global_step.")
     target_interval: Free[int] = Field(2_500, ge=1, description="Updates between refreshes of the target network.")
-    epsilon: Free[Probability] = Field(0.4, description="Share of random actions of actor 0, the largest.")
+    epsilon: Free[Probability] = Field(
+        0.4, description="Share of random actions of actor 0, the largest of all actors."
+    )
     epsilon_exponent: Free[float] = Field(7.0, ge=0, description="alpha of the paper, in the exponent of epsilon.")
 
     @property

@@ -46,7 +46,7 @@ class Config(ActorCriticConfig):
     initial_variance: Free[float] = Field(
         1.0, gt=1e-5, description="Initial variance of actions whose bounds are -1 and 1."
     )
-    whole_episodes: Free[bool] = Field(False, description="Update from one environment's whole episode.")
+    whole_episodes: Free[bool] = Field(False, description="Compute each update from one environment's whole episode.")
     longest_episode: Free[int] = Field(
         10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
     )

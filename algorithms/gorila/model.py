@@ -50,8 +50,8 @@ class ReplayConfig(ActionValueConfig):
     )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
-        description="How often a transition is sampled on average; actors and learners wait for each other to keep it. "
-        "null: no waiting. In Algorithm 1 of Nair et al. 2015 it is 32.",
+        description="How often a transition is sampled on average; actors and learners wait for each other to keep "
+        "this average. null: no waiting. In Algorithm 1 of Nair et al. 2015 it is 32.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(

@@ -146,7 +146,7 @@ class ConfigBase(Section):
     adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
     combine: Free[Literal["fifo", "delay_compensated"]] = Field(
         "fifo",
-        description="delay_compensated: correct gradients for the updates since they were computed.",
+        description="delay_compensated: correct gradients for the updates applied since their computation.",
     )
     delay_compensation: Free[float] = Field(
         0.04,

@@ -68,8 +68,8 @@ class NetworkConfig(Section):
     )
     flatten_images: bool = Field(
         False,
-        description="Use image-like arrays (two axes of at least 16) as numbers; false: refuse all but "
-        "one image of bytes.",
+        description="Flatten images and arrays with two axes of at least 16 to numbers. false: refuse such "
+        "arrays, except one image.",
     )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after these layers, with `lstm`.")
 

@@ -74,7 +74,7 @@ class ParameterServerSection(Section):
     shard: int = Field(0, ge=0, description="Index of this shard, from 0; shard 0 leads.")
     first_shard: ServerAddress = Field(
         "localhost:7000",
-        description="Address of shard 0, for the other shards, or @FILE with it.",
+        description="Address of shard 0, which other shards need, or @FILE.",
     )
     allow_anonymous: bool = Field(False, description="Allow other addresses than loopback without a token.")
     token_file: str | None = Field(
@@ -188,7 +188,7 @@ class RlxServerSection(Section):
         "required on macOS.",
     )
     timeout: float | None = Field(
-        None, gt=0, description="Seconds after which a connection ends with its episode, for rebalancing."
+        None, gt=0, description="Seconds after which a connection ends at the end of an episode, for rebalancing."
     )
     drain: float = Field(
         0.0,
@@ -389,8 +389,8 @@ class ClusterSection(Section):
     )
     scaling: Literal["fixed", "refusals", "timeout"] = Field(
         "fixed",
-        description="What changes the number of RLX servers. refusals: refusals and free places. timeout: "
-        "refusals and unused servers.",
+        description="When to add or remove RLX servers. refusals: by refused clients and free places. timeout: "
+        "by refused clients and unused servers.",
     )
     max_rlx_servers: int | None = Field(None, ge=1, description="Largest number of RLX servers.")
     free_places: int = Field(0, ge=0, description="Free connections to keep, with scaling: refusals.")
