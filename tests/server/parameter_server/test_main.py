@@ -306,7 +306,7 @@ def test_full_disk_at_the_last_checkpoint_exits_with_code_1(processes: Processes
     reason = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
     assert reason.startswith(f"cannot write {disk.path}/c/")
     assert reason.endswith("No space left on device")
-    assert f"the last checkpoint could not be written: {reason}; updates since the checkpoint before" in server.stderr
+    assert f"the last checkpoint could not be written: {reason}; updates since the previous checkpoint" in server.stderr
     assert "Traceback" not in server.stderr
 
 
