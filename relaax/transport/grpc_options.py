@@ -72,7 +72,7 @@ def server_options(longest: int) -> Options:
     """Return the options of a server. A port that is in use is an error; it is not shared.
 
     gRPC reads the headers of a call before the server can refuse it. One byte of them may refer to 4 KB sent earlier,
-    so a frame of 16 KiB may take up to a megabyte while it is read. Therefore the calls of a connection are limited.
+    so reading a frame may need many times its length in memory. Therefore the calls of a connection are limited.
     """
     return [
         *common_options(longest),
