@@ -102,6 +102,15 @@ def test_handshake_ends_once_the_client_is_admitted_or_refused(table: WorkerTabl
     assert table.children.pids == [admitted, refused, unknown, wrong]
 
 
+def test_reports_of_ended_workers_are_counted(table: WorkerTable) -> None:
+    pid = table.add(host="10.0.0.1")
+    for report in (STALLED, FAILED):
+        table.reports_of(pid).send(report)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(table.children.reap, "the worker is reaped")
+    assert table.failed == ["10.0.0.1"]
+
+
 def test_oldest_closing_workers_are_killed_past_max_closing(
     table: WorkerTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import selectors
 import signal
 import time
@@ -240,10 +241,19 @@ class Children:
                 break
             any_ended = True
             if pid in self._by_pid:
+                self._read_remaining(self._by_pid[pid])
                 self._record_exit(self._by_pid[pid], os.waitstatus_to_exitcode(status))
                 self._remove(self._by_pid[pid])
         self._kill_oldest_closing()
         return any_ended
+
+    def _read_remaining(self, child: Child) -> None:
+        """Read the reports that a worker sent before it ended."""
+        poll = select.poll()
+        if child.line in self._by_line:
+            poll.register(child.line, select.POLLIN)
+        while child.line in self._by_line and poll.poll(0):
+            self.read_report(child.line)
 
     def _remove(self, child: Child) -> None:
         self._close(child)
