@@ -66,7 +66,8 @@ export class World {
   }
 }
 export function draw(context, world) {
-  document.getElementById("status").dataset.drawn = world.actions.length;
+  // The actions of an episode that has just begun are empty.
+  if (world.actions.length) document.getElementById("status").dataset.drawn = world.actions.length;
 }
 """
 

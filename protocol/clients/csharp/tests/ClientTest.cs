@@ -29,7 +29,8 @@ public static class ClientTest
     }
 
     /// <summary>Answers each request with the next frame of a script, one script for each connection, then disconnects.
-    /// An entry may also be a function of the stream.</summary>
+    /// An entry may also be a function of the stream. To close with a request unread resets the connection: an empty
+    /// frame reads one without an answer.</summary>
     private sealed class Server
     {
         private readonly TcpListener listener = new TcpListener(IPAddress.Loopback, 0);
@@ -172,7 +173,7 @@ public static class ClientTest
 
     private static void Reconnects()
     {
-        var server = new Server(new[] { Welcome, Actions }, new[] { Full }, new[] { Welcome, Actions, Over });
+        var server = new Server(new[] { Welcome, Actions, "" }, new[] { Full }, new[] { Welcome, Actions, Over });
         var config = Point(server.Address, server.Address);
         var reasons = new List<string>();
         config.RetrySeconds = 60;

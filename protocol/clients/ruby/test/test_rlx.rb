@@ -19,7 +19,8 @@ class TestRLX < Minitest::Test
   LARGE = ["\0" * 8_000_000].freeze
 
   # A server that answers each request with the next frame of a script, one script for each connection, then disconnects.
-  # An entry may also be a function of the socket.
+  # An entry may also be a function of the socket. To close with a request unread resets the connection: an empty frame
+  # reads one without an answer.
   def serve(*scripts)
     listener = TCPServer.new("localhost", 0)
     thread = Thread.new do
@@ -214,7 +215,7 @@ class TestRLX < Minitest::Test
   end
 
   def test_reconnects
-    told = serve([WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]) do |address|
+    told = serve([WELCOME, ACTIONS, ""], [FULL], [WELCOME, ACTIONS, OVER]) do |address|
       reasons = []
       client = client([address, address], retry_seconds: 60, on_retry: ->(reason, _) { reasons << reason.message })
       client.init(SEEN)

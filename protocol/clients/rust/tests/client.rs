@@ -34,7 +34,7 @@ fn asked(stream: &mut TcpStream, told: &mut Vec<u8>) -> bool {
 }
 
 /// A server that answers each request with the next frame of a script, one script for each connection, then
-/// disconnects. Its result is what it received.
+/// disconnects. To close with a request unread resets the connection: an empty frame reads one without an answer. Its result is what it received.
 fn serve(scripts: Vec<Vec<Vec<u8>>>) -> (String, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -236,7 +236,7 @@ fn reconnects() {
     let full = unhex("000000152213080b120466756c6c180121000000000000e83f");
     let end = unhex("000000062a0410c0c407");
     let (address, server) =
-        serve(vec![vec![unhex(WELCOME), unhex(ACTIONS)], vec![full], vec![unhex(WELCOME), unhex(ACTIONS), end]]);
+        serve(vec![vec![unhex(WELCOME), unhex(ACTIONS), vec![]], vec![full], vec![unhex(WELCOME), unhex(ACTIONS), end]]);
     let mut config = point(&format!("{address},{address}"));
     config.retry = Duration::from_secs(60);
     config.on_retry = |reason, _| REASONS.lock().unwrap().push(reason.to_owned());

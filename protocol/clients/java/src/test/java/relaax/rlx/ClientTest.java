@@ -42,7 +42,10 @@ final class ClientTest {
         Socket with(Socket socket) throws Exception;
     }
 
-    /** A server that answers each request with the next frame of a script, one script for each connection. */
+    /**
+     * A server that answers each request with the next frame of a script, one script for each connection. To close with
+     * a request unread resets the connection: an empty frame reads one without an answer.
+     */
     private static final class Server extends Thread {
         private final ServerSocket listener;
         private final Object[][] scripts;
@@ -198,7 +201,7 @@ final class ClientTest {
     }
 
     private static void reconnects() throws Exception {
-        Server server = new Server(new Object[] {WELCOME, ACTIONS}, new Object[] {FULL}, new Object[] {WELCOME, ACTIONS, OVER});
+        Server server = new Server(new Object[] {WELCOME, ACTIONS, ""}, new Object[] {FULL}, new Object[] {WELCOME, ACTIONS, OVER});
         Client.Config config = point(server.address(), server.address());
         List<String> reasons = new ArrayList<>();
         config.retrySeconds = 60;
