@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,18 @@ class StepResult:
       clear its state of environment i (frame stack, LSTM state).
     - If `first[i]` is true, the environment ignored the action and started an episode with `observations[i]`. The
       reward has no meaning. Such a transition is void: it must not enter any loss or counter.
+    - If `unwanted[i]` is true, the environment will ignore the next action. If its episode did not end, its row is
+      *held*: reward and observation have no meaning, and its last action is still in progress. The outcome of that
+      action comes with a later step. Only agents with `AgentBase.out_of_step` get held rows.
 
     `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. All are
     read-only: leaves are views of the received message, and messages may share masks. `final_observations` is None if
-    no episode ended.
+    no episode ended. `unwanted` is None if it is all false.
 
     `ended`: where an episode ended, terminated or truncated. `restart`: where `observations` starts an episode.
     `plain`: whether `terminated`, `truncated` and `first` are the same array. Then all masks are false, as in most
-    steps, because the three cannot all be true for an environment.
+    steps, because the three cannot all be true for an environment. `unwanted` is None then. `held`: bool [N], or None
+    if no row is held.
     """
 
     rewards: npt.NDArray[np.float64]
@@ -49,17 +53,23 @@ class StepResult:
     truncated: Mask
     first: Mask
     final_observations: Leaves | None = None
+    unwanted: Mask | None = None
     ended: Mask = field(init=False)
     restart: Mask = field(init=False)
     plain: bool = field(init=False)
+    held: Mask | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plain = self.terminated is self.truncated is self.first
+        self.held = None
+        self.plain = self.terminated is self.truncated is self.first and self.unwanted is None
         if self.plain:
             self.ended = self.restart = self.first
             return
         self.ended = self.terminated | self.truncated
         self.restart = self.ended | self.first
+        if self.unwanted is not None:
+            held = self.unwanted & ~self.ended
+            self.held = held if held.any() else None
 
     def cut_off(self) -> Leaves | None:
         """Return the final observations of truncated episodes, leaves [N, ...]; None if no episode was truncated.
@@ -72,9 +82,14 @@ class StepResult:
         return [np.where(self.truncated.reshape(-1, *[1] * (f.ndim - 1)), f, seen) for f, seen in leaves]
 
     @property
+    def acted(self) -> Mask:
+        """Where an action was completed, bool [N]: neither void nor held."""
+        return ~self.first if self.held is None else ~(self.first | self.held)
+
+    @property
     def env_steps(self) -> int:
-        """Number of environment steps: the N actions without the void ones."""
-        return self.first.size if self.plain else int(self.first.size - np.count_nonzero(self.first))
+        """Number of environment steps: the completed actions."""
+        return self.first.size if self.plain else int(np.count_nonzero(self.acted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,8 @@ class AgentContext:
     `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's. An agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
     connections draw the same numbers. `replay` is the memory that the algorithm declares (`ReplayBase`); None if it
-    declares none, or in exploit mode. `client` is the client's name in logs.
+    declares none, or in exploit mode. `client` is the client's name in logs. `out_of_step`: whether steps may have
+    held rows.
     """
 
     observation_space: Space
@@ -97,6 +113,7 @@ class AgentContext:
     metrics: MetricsRecorder
     replay: ReplayMemory | None = None
     client: str = ""
+    out_of_step: bool = False
 
 
 class AgentBase(ABC):
@@ -116,6 +133,9 @@ class AgentBase(ABC):
     pull from the parameter server through `context.parameters`. An agent must not catch the exceptions of
     `context.parameters`. Any other exception ends only this connection, with an error to its client.
     """
+
+    out_of_step: ClassVar[bool] = False
+    """Whether agents handle held rows (see `StepResult`). Otherwise clients that need them are not served."""
 
     def __init__(self, config: Any, context: AgentContext) -> None:
         self.config = config

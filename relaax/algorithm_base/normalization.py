@@ -160,7 +160,7 @@ class Normalization:
 
     def add_outcome(self, step: StepResult) -> None:
         """Add the last inputs and the rewards of `step` to the statistics, without void transitions."""
-        acted = ~step.first
+        acted = step.acted
         if self._image:
             self._image.add_samples(acted)
         if not self._statistics:
@@ -228,7 +228,7 @@ class Normalization:
         statistic = self._reward or self._return
         if statistic is None:
             return step.rewards
-        rewards = np.where(step.first, 0.0, step.rewards)
+        rewards = np.where(step.acted, step.rewards, 0.0)
         if self._reward:
             rewards = rewards - statistic.mean
         scaled: Array = rewards / statistic.std

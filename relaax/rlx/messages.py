@@ -76,6 +76,7 @@ class Hello:
     frame_skip: int = 1
     session_id: str = ""
     reports_episodes: bool = False
+    out_of_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Welcome:
     limits: Limits = Limits()
     protocol_version: int = PROTOCOL_VERSION
     server_version: str = ""
+    out_of_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,12 @@ class Episode:
 class Init:
     """The first observation of an episode in every environment.
 
-    `partial`: the episodes that had begun before this connection.
+    `partial`: the episodes that had begun before this connection. `idle`: the environments that want no action.
     """
 
     observation: Leaves
     partial: Mask | None = None
+    idle: Mask | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +126,7 @@ class Step:
     final_observation: Leaves | None = None
     first: Mask | None = None
     episodes: Sequence[Episode] = ()
+    idle: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ def _hello(part: rlx_pb2.Hello) -> Hello:
         frame_skip=part.frame_skip or 1,
         session_id=part.session_id,
         reports_episodes=part.reports_episodes,
+        out_of_step=part.out_of_step,
     )
 
 
@@ -166,11 +167,12 @@ def _welcome(part: rlx_pb2.Welcome) -> Welcome:
         limits=Limits(**{name: getattr(part.limits, name) for name in LIMIT_FIELDS}),
         protocol_version=part.protocol_version,
         server_version=part.server_version,
+        out_of_step=part.out_of_step,
     )
 
 
 def _init(part: rlx_pb2.Init) -> Init:
-    return Init(_leaves(part.observation, "observation"), _mask(part.partial))
+    return Init(_leaves(part.observation, "observation"), _mask(part.partial), _mask(part.idle))
 
 
 def _step(part: rlx_pb2.Step) -> Step:
@@ -183,6 +185,7 @@ def _step(part: rlx_pb2.Step) -> Step:
         _leaves(final, "final_observation") if len(final) else None,
         _mask(part.first),
         _episodes(part.episodes),
+        _mask(part.idle),
     )
 
 

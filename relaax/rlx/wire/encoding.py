@@ -68,6 +68,7 @@ def _hello(message: Hello, part: rlx_pb2.Hello) -> None:
     part.mode = int(message.mode)  # type: ignore[assignment]
     part.session_id = message.session_id
     part.reports_episodes = message.reports_episodes
+    part.out_of_step = message.out_of_step
 
 
 def _welcome(message: Welcome, part: rlx_pb2.Welcome) -> None:
@@ -75,6 +76,7 @@ def _welcome(message: Welcome, part: rlx_pb2.Welcome) -> None:
         setattr(part, name, getattr(message, name))
     for name in LIMIT_FIELDS:
         setattr(part.limits, name, getattr(message.limits, name))
+    part.out_of_step = message.out_of_step
 
 
 LIMIT_FIELDS = (
@@ -90,6 +92,7 @@ LIMIT_FIELDS = (
 def _init(message: Init, part: rlx_pb2.Init) -> None:
     _leaves(message.observation, part.observation)
     _mask(message.partial, part.partial)
+    _mask(message.idle, part.idle)
 
 
 def _step(message: Step, part: rlx_pb2.Step) -> None:
@@ -100,6 +103,7 @@ def _step(message: Step, part: rlx_pb2.Step) -> None:
     _leaves(message.final_observation, part.final_observation)
     _mask(message.first, part.first)
     _episodes(message.episodes, part.episodes)
+    _mask(message.idle, part.idle)
 
 
 def _reset(message: Reset, part: rlx_pb2.Reset) -> None:
