@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, AgentContext, Discrete, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base import AgentBase, AgentContext, Discrete, Leaves, Mask, Pulled, Space, StepResult
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
 from relaax.algorithm_base.inputs import Inputs
@@ -33,7 +33,8 @@ Values = Callable[..., Array]
 
 def q_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
     """Return y_t = r_t + gamma * max_a Q(s_{t+1}, a; target), or its double estimate (Algorithm 1)."""
-    values = greedy_values(target_values(rollout.inputs[1:]), rollout.values[1:] if config.double else None)
+    selector, valid = rollout.values[1:] if config.double else None, _rows(rollout.valid, slice(1, None))
+    values = greedy_values(target_values(rollout.inputs[1:]), selector, valid)
     return one_step_targets(rollout.rewards, rollout.discounts, values)
 
 
@@ -49,9 +50,13 @@ def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Arra
     The bootstrap value is the discounted max_a Q(s, a; target) of the state s after the rollout.
     """
     following = target_values(rollout.newest(), rollout.states[1])
-    return n_step_returns(
-        rollout.rewards, rollout.discounts, greedy_values(following, rollout.values[-1] if config.double else None)
-    )
+    selector = rollout.values[-1] if config.double else None
+    bootstrap_value = greedy_values(following, selector, _rows(rollout.valid, -1))
+    return n_step_returns(rollout.rewards, rollout.discounts, bootstrap_value)
+
+
+def _rows(valid: Mask | None, rows: slice | int) -> Mask | None:
+    return None if valid is None else valid[rows]
 
 
 TARGETS = {"async_q": q_targets, "async_sarsa": sarsa_targets, "n_step_q": n_step_targets}
@@ -78,7 +83,8 @@ class Agent(AgentBase):
         self._spec = spec = value_network(config, context.observation_space, self._q)
         self._inputs = Inputs(config, context, spec)
         n, dtype = context.environments, self._inputs.dtype
-        self._rollout = Rollout(config.update_interval, n, spec, dtype, value_shape=(self._q.choices,))
+        length, masks = config.update_interval, self._inputs.mask_size
+        self._rollout = Rollout(length, n, spec, dtype, value_shape=(self._q.choices,), mask_size=masks)
         self._engine: Engine | None = None
         self._target: Engine | None = None
         if not context.exploit:
@@ -109,7 +115,10 @@ class Agent(AgentBase):
             self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.truncated_inputs(step)
-            values = None if final is None else self._final_values(self._inputs.normalized(final))
+            values = None
+            if final is not None:
+                valid = self._inputs.truncated_valid(step)
+                values = self._final_values(self._inputs.normalized(final), valid)
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
         self._inputs.next(step)
@@ -132,25 +141,26 @@ class Agent(AgentBase):
     def policy_graph(self) -> PolicyGraph:
         head = "advantage" if self.config.dueling else "q"  # the state's value does not change the order of the actions
         parameters = self.context.parameters.pull().parameters
-        return self._inputs.policy_graph(parameters, tuple(self._q.heads), LargestOutput(head, self._first_action))
+        return self._inputs.policy_graph(parameters, tuple(self._q.heads), (LargestOutput(head, self._first_action),))
 
     def _act(self) -> Leaves:
         inputs, exploit = self._inputs, self.context.exploit
         if not exploit:
-            self._held_out.add(inputs.unnormalized)
+            self._held_out.add(inputs.unnormalized, inputs.valid)
         keep = None if exploit else self._rollout.row
         outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
         values = self._q.values(outputs)
-        actions = self._choose_actions(values)
+        actions = self._choose_actions(values, inputs.valid)
         if not exploit:
-            self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart)
+            self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
         return [actions + self._first_action]
 
-    def _choose_actions(self, values: Array) -> npt.NDArray[np.int64]:
-        """Return the policy's actions for these values, int64 [N], from 0."""
+    def _choose_actions(self, values: Array, valid: Mask | None) -> npt.NDArray[np.int64]:
+        """Return the policy's actions for these values, int64 [N], from 0. `valid`: bool [N, A]; None: all are."""
         if not self.context.exploit:
-            return epsilon_greedy(values, self._exploration(), self._rng)
-        return epsilon_greedy(values, 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon, self._rng)
+            return epsilon_greedy(values, self._exploration(), self._rng, valid)
+        epsilon = 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon
+        return epsilon_greedy(values, epsilon, self._rng, valid)
 
     def _exploration(self) -> npt.NDArray[np.float64]:
         """Return the probability of a random action of each actor, float64 [N]."""
@@ -172,16 +182,16 @@ class Agent(AgentBase):
         outputs, _ = self._target.act(flat, np.zeros((len(flat), 0), np.float32) if state is None else state)
         return self._q.values(outputs).reshape(*leading, -1)
 
-    def _final_values(self, inputs: npt.NDArray[Any]) -> Array:
-        """Return the values of the final observations of truncated episodes, float32 [N].
+    def _final_values(self, inputs: npt.NDArray[Any], valid: Mask | None) -> Array:
+        """Return the values of the final observations of truncated episodes, float32 [N]. `valid`: their valid actions.
 
         No action follows a final observation. For Sarsa, the policy chooses one.
         """
         state = self._inputs.state_after
         values = self._target_values(inputs, state)
         if self.config.name == "async_sarsa":
-            return values_of(values, self._choose_actions(self._online_values(inputs, state)))
-        return greedy_values(values, self._online_values(inputs, state) if self.config.double else None)
+            return values_of(values, self._choose_actions(self._online_values(inputs, state), valid))
+        return greedy_values(values, self._online_values(inputs, state) if self.config.double else None, valid)
 
     def _update(self, targets: Array) -> None:
         """Push the gradient of the loss, summed over steps and averaged over environments."""
@@ -197,7 +207,7 @@ class Agent(AgentBase):
         inputs = self._held_out.due(time.monotonic())
         if inputs is not None:
             values = self._online_values(self._inputs.normalized(inputs), np.zeros((len(inputs), 0), np.float32))
-            scalars["q/held_out"] = float(values.max(axis=1).mean())
+            scalars["q/held_out"] = float(greedy_values(values, valid=self._held_out.valid).mean())
         self._use(self._exchange.push(gradient, whole, scalars))
 
     def _use(self, pulled: Pulled | None) -> None:

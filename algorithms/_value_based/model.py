@@ -13,8 +13,6 @@ from relaax.algorithm_base import (
     Discrete,
     Fixed,
     Free,
-    MultiBinary,
-    MultiDiscrete,
     ParameterServerBase,
     Space,
     TargetInterval,
@@ -111,14 +109,15 @@ def action_values(config: ActionValueConfig, action_space: Space) -> ActionValue
 def value_refusal(config: ActionValueConfig, observation_space: Space, action_space: Space) -> str | None:
     """Return why the algorithm cannot handle the spaces; None if it can."""
     if not isinstance(action_space, Discrete):
-        several = isinstance(action_space, MultiDiscrete | MultiBinary)
         return (
             f"{config.name} cannot handle the action space {action_space}: it handles one Discrete; the network "
             "estimates a value for each of its actions"
-            + ("; da3c handles MultiDiscrete and MultiBinary" if several else "")
+            "; da3c handles other actions"
         )
     values = action_values(config, action_space)
-    return observation_refusal(config.name, config, observation_space, values.heads, _groups(values), config.dueling)
+    return observation_refusal(
+        config.name, config, (observation_space, action_space), values.heads, _groups(values), config.dueling
+    )
 
 
 def _groups(values: ActionValues) -> tuple[tuple[str, ...], ...]:

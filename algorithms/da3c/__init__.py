@@ -1,10 +1,10 @@
-"""Distributed A3C (Mnih et al. 2016): actor-critic, discrete actions.
+"""Distributed A3C (Mnih et al. 2016): actor-critic, all action spaces.
 
 The paper's algorithm, with workers on many machines in place of threads.
 
-Goals: Algorithm S3 for discrete actions, one or several at a time, in code that can be compared with the paper line by
-line; any observation that fits a dense or a convolutional network, with or without an LSTM; N environments per worker.
-Non-goals: continuous actions (`da3c_cont`), replay. See README.md.
+Goals: Algorithm S3 in code that can be compared with the paper line by line; any actions, discrete, real or mixed, with
+action masks; any observation that fits a dense or a convolutional network, with or without an LSTM; N environments per
+worker. Non-goals: replay. See README.md.
 """
 
 from __future__ import annotations

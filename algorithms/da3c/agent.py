@@ -1,14 +1,15 @@
-"""The agent of da3c: Algorithm S3 of Mnih et al. 2016, for one or several discrete actions at a time."""
+"""The agent of da3c and da3c_cont: Algorithm S3 of Mnih et al. 2016, for any actions."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Pulled, Space, StepResult
-from relaax.algorithm_base.actions import DiscreteActions, discrete_refusal
+from relaax.algorithm_base.actions import actions_refusal
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.network import actor_critic_network, actor_critic_refusal
@@ -16,28 +17,37 @@ from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 
-from .._actor_critic.loss import ActorCriticLoss
+from .episodes import Episodes
+from .loss import ActorCriticLoss
 from .model import Config
 
+_log = logging.getLogger(__name__)
 Array = npt.NDArray[np.float32]
 
 
 class Agent(AgentBase):
-    """One actor-learner over N environments at once, with a categorical, multi-categorical or Bernoulli policy.
+    """One actor-learner over N environments at once. It updates from rollouts, or with `whole_episodes` from episodes.
 
     With `overlap` the agent acts once more before an update, and updates while the environments step. So the first
     action of a rollout is chosen by a policy that is one update older. The likelihood of this action, the value and the
     LSTM's next state are computed again with the newest parameters. The advantage of this step is multiplied by the
     newest likelihood divided by the older one: the importance weight of Espeholt et al. 2018, truncated at 1.
+    Without this weight, an LSTM does not learn if the parameters change fast.
     """
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         super().__init__(config, context)
-        self._actions_of = DiscreteActions(context.action_space)
+        self._actions_of = config.actions(context.action_space)
+        if sentence := self._actions_of.unused_bounds():
+            _log.warning("%s", sentence)
         self._policy = self._actions_of.policy
         spec = actor_critic_network(config, context.observation_space, self._policy)
         self._inputs = Inputs(config, context, spec)
-        self._rollout = Rollout(config.episode_len, context.environments, spec, self._inputs.dtype, self._policy)
+        buffer: type[Rollout | Episodes] = Episodes if config.whole_episodes else Rollout
+        length = config.longest_episode if config.whole_episodes else config.episode_len
+        self._rollout = buffer(
+            length, context.environments, spec, self._inputs.dtype, self._policy, mask_size=self._inputs.mask_size
+        )
         self._engine: Engine | None = None
         if not context.exploit:
             self._engine = make_engine(spec, self._inputs.dtype, self._rollout.batch_shape)
@@ -48,10 +58,11 @@ class Agent(AgentBase):
 
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
-        sentence = discrete_refusal(action_space)
+        sentence = actions_refusal(action_space, config.entropy_weights)
         if sentence:
-            return f"da3c cannot handle the action space {action_space}; {sentence}"
-        return actor_critic_refusal("da3c", config, observation_space, DiscreteActions(action_space).policy)
+            return f"{config.name} cannot handle the action space {action_space}: {sentence}"
+        policy = config.actions(action_space).policy
+        return actor_critic_refusal(config.name, config, (observation_space, action_space), policy)
 
     def reset(self, observations: Leaves) -> Leaves:
         self._rollout.clear()
@@ -85,6 +96,7 @@ class Agent(AgentBase):
         old = self._policy.log_probability(self._outputs, self._actions)
         self._update(rollout.batch(None, self.config.gae_lambda))
         outputs, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
+        outputs = self._policy.masked(outputs, self._inputs.valid)
         new = self._policy.log_probability(outputs, self._actions)
         with np.errstate(all="ignore"):  # the parameter server rejects gradients that are not finite
             weights = np.exp(np.minimum(new - old, 0.0)).astype(np.float32)
@@ -100,13 +112,15 @@ class Agent(AgentBase):
         outputs, inputs.state_after = self._actor.act(
             inputs.newest, inputs.state, None if exploit else self._rollout.row
         )
+        outputs = self._policy.masked(outputs, inputs.valid)
         if exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
         else:
             actions = self._policy.sample(outputs, self._rng)
         self._outputs, self._actions = outputs, actions
         if not exploit:
-            self._rollout.act(inputs.newest, actions, outputs["value"][:, 0], inputs.state, inputs.restart)
+            values = outputs["value"][:, 0]
+            self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
         return self._actions_of(actions)
 
     def _values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
@@ -117,12 +131,15 @@ class Agent(AgentBase):
         if not batch.mask.any():  # all transitions are void
             self._use(self._exchange.push(None))
             return
-        assert self._engine is not None, "a da3c agent in exploit mode does not learn"
+        assert self._engine is not None, "an actor-critic agent in exploit mode does not learn"
         loss = ActorCriticLoss(self.config, self._policy, batch)
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(batch.inputs, batch.state, batch.restart, loss, memory)
         scalars = loss.means
         whole = scalars.pop("loss")
+        clipped = self._actions_of.clipped_share()
+        if clipped is not None:
+            scalars["actions/clipped"] = clipped
         self._use(self._exchange.push(gradient, whole, scalars))
 
     def _use(self, pulled: Pulled | None) -> None:

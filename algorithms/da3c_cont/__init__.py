@@ -2,8 +2,7 @@
 
 Section 9 of Mnih et al. 2016: Gaussian policies, normalised observations.
 
-Goals: physical control with any number of actions, from the observations that da3c handles; statistics that all workers
-share. Non-goals: discrete actions (`da3c`), replay, policies that are not Gaussian. See README.md.
+The agent is da3c's; the defaults are for physical control. Goals and non-goals are the same. See README.md.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from relaax.algorithm_base import lazy_exports
 
-from .model import Config, ParameterServer
+from ..da3c.model import ParameterServer
+from .config import Config
 
 if TYPE_CHECKING:
-    from .agent import Agent
+    from ..da3c.agent import Agent
 
 __all__ = ["Agent", "Config", "ParameterServer"]
-__getattr__ = lazy_exports(__name__, {"Agent": ".agent"})
+__getattr__ = lazy_exports(__name__, {"Agent": "..da3c.agent"})

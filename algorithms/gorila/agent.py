@@ -14,6 +14,7 @@ from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.learner import record_sample
 from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.transitions import Transitions
+from relaax.algorithm_base.values import greedy_values
 from relaax.nn.engine import Actor, make_actor, make_engine
 
 from .._value_based.model import action_values, value_network, value_refusal
@@ -75,10 +76,11 @@ class Agent(AgentBase):
             self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
             final, values = self._inputs.truncated_inputs(step), None
+            valid = self._inputs.truncated_valid(step)
             if final is not None and self.config.actors_set_priorities:
-                values = self._values(self._inputs.normalized(final)).max(axis=1)
+                values = greedy_values(self._values(self._inputs.normalized(final)), valid=valid)
             unit = self._inputs.normalization.reward_unit  # the memory stores clipped rewards in their original unit
-            self._transitions.outcome(step, rewards * unit, final, values, unit)
+            self._transitions.outcome(step, rewards * unit, final, values, unit, valid)
             self._exchange.env_steps += step.env_steps
             self._step_pending, self._steps_since_push = True, self._steps_since_push + 1
         self._inputs.next(step)
@@ -99,16 +101,17 @@ class Agent(AgentBase):
     def policy_graph(self) -> PolicyGraph:
         head = "advantage" if self.config.dueling else "q"  # the state's value does not change the order of the actions
         parameters = self.context.parameters.pull().parameters
-        return self._inputs.policy_graph(parameters, tuple(self._q.heads), LargestOutput(head, self._first_action))
+        return self._inputs.policy_graph(parameters, tuple(self._q.heads), (LargestOutput(head, self._first_action),))
 
     def _act(self) -> Leaves:
         inputs, config = self._inputs, self.config
         values = self._values(inputs.newest)
         if self.context.exploit:
-            actions = epsilon_greedy(values, 0.0 if config.greedy_exploit else config.exploit_epsilon, self._rng)
+            epsilon = 0.0 if config.greedy_exploit else config.exploit_epsilon
+            actions = epsilon_greedy(values, epsilon, self._rng, inputs.valid)
         else:
-            actions = epsilon_greedy(values, self._exploration(), self._rng)
-            self._transitions.act(inputs.unnormalized, inputs.restart, actions, values)
+            actions = epsilon_greedy(values, self._exploration(), self._rng, inputs.valid)
+            self._transitions.act(inputs.unnormalized, inputs.restart, actions, values, inputs.valid)
         return [actions + self._first_action]
 
     def _values(self, inputs: npt.NDArray[np.generic]) -> Array:

@@ -13,7 +13,7 @@ from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.network import agent_statistics
 from relaax.algorithm_base.normalization import Normalization
-from relaax.algorithm_base.transitions import batch_outliers, priorities_of
+from relaax.algorithm_base.transitions import NEXT_VALID, batch_outliers, priorities_of
 from relaax.algorithm_base.values import HeldOutStates, ValueLoss, greedy_values, one_step_targets
 from relaax.nn.engine import Engine, make_engine
 
@@ -105,7 +105,7 @@ class Learner(LearnerBase):
         if self._target_parameters is not used:
             target_values = self._values(self._target, inputs)
         selector = self._values(self._online, inputs) if self.config.double else None
-        values = greedy_values(target_values, selector)
+        values = greedy_values(target_values, selector, columns.get(NEXT_VALID))
         rewards = columns["reward"] / np.float32(self._normalization.reward_unit)
         return one_step_targets(rewards, columns["discount"], values)
 
@@ -118,12 +118,14 @@ class Learner(LearnerBase):
 
     def _held_out_value(self, columns: Any) -> dict[str, float]:
         """Return the scalar `q/held_out`, the mean value of the held-out states, if it is due."""
-        self._held_out.add(self._layout.to_inputs(columns["observation"]))
+        valid = columns.get(NEXT_VALID)  # with masks, the next observations: their masks are in the memory
+        name = "observation" if valid is None else "next_observation"
+        self._held_out.add(self._layout.to_inputs(columns[name]), valid)
         held_out = self._held_out.due(time.monotonic())
         if held_out is None:
             return {}
         values = self._values(self._online, self._normalization.observations(held_out))
-        return {"q/held_out": float(values.max(axis=1).mean())}
+        return {"q/held_out": float(greedy_values(values, valid=self._held_out.valid).mean())}
 
     def _use(self, pulled: Pulled) -> None:
         self.pulled = pulled

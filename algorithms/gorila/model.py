@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
 from relaax.algorithm_base import Fixed, Free, ReplayBase, Space, TableDeclaration, TargetInterval
+from relaax.algorithm_base.action_masks import mask_size, without_mask
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.network import NatureNetworkConfig, image_part
 from relaax.algorithm_base.transitions import ObservationLayout, transition_table
@@ -118,6 +119,7 @@ class ReplayConfig(ActionValueConfig):
 
     def layout(self, observation_space: Space) -> ObservationLayout:
         """Return the stored form of observations."""
+        observation_space = without_mask(self.action_mask, observation_space)
         return ObservationLayout(observation_space, self.history_len, image_part(self.network, observation_space))
 
 
@@ -172,8 +174,9 @@ class Replay(ReplayBase):
         config: ReplayConfig = self.config
         layout = config.layout(self.observation_space)
         exponent = config.priority_exponent if config.prioritized else None
+        masks = mask_size(config.action_mask, self.observation_space, self.action_space)
         return TableDeclaration(
-            transition_table(layout, config.replay_capacity, exponent, _REMOVERS[config.removal]),
+            transition_table(layout, config.replay_capacity, exponent, _REMOVERS[config.removal], masks),
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
         )

@@ -5,7 +5,7 @@ Begin reading with `agent.py`; `algorithms/da3c` is an example. `testing` has th
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.agent import AgentBase, AgentContext, Leaves, Mask, StepResult
+from relaax.algorithm_base.agent import AgentBase, AgentContext, InvalidObservation, Leaves, Mask, StepResult
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.declarations import ParameterServerBase, ReplayBase, TargetInterval
 from relaax.algorithm_base.learner import LearnerBase, LearnerContext
@@ -28,6 +28,7 @@ __all__ = [
     "Discrete",
     "Fixed",
     "Free",
+    "InvalidObservation",
     "LearnerBase",
     "LearnerContext",
     "Leaves",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.agent import Leaves
-from relaax.algorithm_base.config import space_size
 from relaax.algorithm_base.policy_graph import (
     GreedyAction,
     LargestOutput,
@@ -17,54 +18,135 @@ from relaax.algorithm_base.policy_graph import (
     PositiveOutputs,
     ScaledOutput,
 )
-from relaax.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
-from relaax.rlx import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from relaax.configuration.errors import unknown
+from relaax.nn.distributions import (
+    Bernoulli,
+    Categorical,
+    Composite,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    inverse_softplus,
+)
+from relaax.rlx import Box, Dict, Discrete, ElementarySpace, MultiBinary, MultiDiscrete, Space, Tuple
 
-HEAD = "policy"
-"""The network's head of a `DiscreteActions`."""
+Array = npt.NDArray[Any]
 
 
-class DiscreteActions:
-    """Independent choices or bits: the policy and actions of a Discrete, MultiDiscrete or MultiBinary space."""
+class Actions:
+    """The policy of an action space, and the conversion of its actions to leaves.
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._start = space.start if isinstance(space, Discrete) else 0
+    A Discrete, MultiDiscrete or MultiBinary has a `Categorical`, `MultiCategorical` or `Bernoulli`. Boxes of real
+    numbers have a `Gaussian` (see `_Reals`). A Tuple or Dict of several kinds has a `Composite` with one distribution
+    for each leaf.
+    """
+
+    def __init__(
+        self, space: Space, *, spherical: bool = False, entropy_weights: Mapping[str, float] | None = None
+    ) -> None:
+        """Make the policy. `spherical`: one variance for all numbers of a Gaussian. `entropy_weights`: by path."""
+        elements = list(space.elements())
+        weights = [(entropy_weights or {}).get(path, 1.0) for path in paths_of(space)]
+        boxes = [element for element in elements if isinstance(element, Box)]
+        self._parts: list[_Part]
         self.policy: Distribution
-        if isinstance(space, MultiDiscrete):
-            self.policy = MultiCategorical(space.nvec)
+        if len(boxes) == len(elements):
+            self._parts = [_Reals(boxes, spherical, weights)]
         else:
-            self.policy = (Bernoulli if isinstance(space, MultiBinary) else Categorical)(space_size(space))
+            self._parts = [_part_of(element, spherical) for element in elements]
+        if len(self._parts) == 1:
+            self.policy = self._parts[0].policy
+        else:
+            self.policy = Composite([part.policy for part in self._parts], weights)
 
-    def __call__(self, actions: npt.NDArray[Any]) -> Leaves:
-        """Return the policy's actions [N, ...] as leaves of the space, of the actions' dtype."""
-        if isinstance(self._space, MultiBinary):
-            return [actions.reshape(-1, *self._space.shape)]
-        return [actions if isinstance(self._space, MultiDiscrete) else actions + self._start]
+    def __call__(self, actions: Array) -> Leaves:
+        """Return the policy's actions [N, *action_shape] as leaves of the space."""
+        if len(self._parts) == 1:
+            return self._parts[0].leaves(actions)
+        composite = self.policy
+        assert isinstance(composite, Composite)
+        return [
+            leaf for index, part in enumerate(self._parts) for leaf in part.leaves(composite.actions_of(index, actions))
+        ]
 
-    def greedy(self) -> GreedyAction:
+    def greedy(self) -> tuple[GreedyAction, ...]:
         """Return how to compute the most probable action from the outputs, as data."""
-        if isinstance(self._space, MultiDiscrete):
-            return LargestOutputs(HEAD, self._space.nvec)
-        if isinstance(self._space, MultiBinary):
-            return PositiveOutputs(HEAD, self._space.shape)
-        return LargestOutput(HEAD, self._start)
+        return tuple(part.greedy(f".{i}" * (len(self._parts) > 1)) for i, part in enumerate(self._parts))
+
+    def initial_biases(self, variance: float) -> dict[str, float]:
+        """Return the biases of the heads with which the Gaussians' initial variance is `variance`."""
+        bias = inverse_softplus(variance)
+        return {head: bias for head in self.policy.heads if head.startswith("variance")}
+
+    def unused_bounds(self) -> str | None:
+        """Return a warning about the first finite bound that counts as unbounded, or None."""
+        return next((found for part in self._reals() if (found := part.unused_bounds())), None)
+
+    def clipped_share(self) -> float | None:
+        """Return the share of the real numbers since the last call that were clipped. None: there were no numbers."""
+        clipped = numbers = 0
+        for part in self._reals():
+            clipped, numbers = clipped + part.clipped, numbers + part.numbers
+            part.clipped = part.numbers = 0
+        return clipped / numbers if numbers else None
+
+    def _reals(self) -> Iterator[_Reals]:
+        return (part for part in self._parts if isinstance(part, _Reals))
 
 
-def discrete_refusal(space: Space) -> str | None:
-    """Return the end of a sentence that refuses `space`, or None if `DiscreteActions` supports it."""
-    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
-        return None
-    handled = "it handles Discrete, MultiDiscrete and MultiBinary"
-    return handled + ("; da3c_cont handles real numbers" if _is_real(space) else "")
+class _Part(ABC):
+    """One distribution, and the leaves that its actions become."""
+
+    policy: Distribution
+
+    @abstractmethod
+    def leaves(self, actions: Array) -> Leaves:
+        """Return the actions [N, *action_shape] as leaves."""
+
+    @abstractmethod
+    def greedy(self, suffix: str) -> GreedyAction:
+        """Return how to compute the most probable action. `suffix`: of the names of the heads."""
+
+
+class _Choice(_Part):
+    def __init__(self, space: Discrete) -> None:
+        self.policy, self._start = Categorical(space.n), space.start
+
+    def leaves(self, actions: Array) -> Leaves:
+        return [actions + self._start]
+
+    def greedy(self, suffix: str) -> GreedyAction:
+        return LargestOutput(f"policy{suffix}", self._start)
+
+
+class _Choices(_Part):
+    def __init__(self, space: MultiDiscrete) -> None:
+        self.policy = MultiCategorical(space.nvec)
+
+    def leaves(self, actions: Array) -> Leaves:
+        return [actions]
+
+    def greedy(self, suffix: str) -> GreedyAction:
+        return LargestOutputs(f"policy{suffix}", self.policy.choices)
+
+
+class _Bits(_Part):
+    def __init__(self, space: MultiBinary) -> None:
+        self.policy, self._shape = Bernoulli(math.prod(space.shape)), space.shape
+
+    def leaves(self, actions: Array) -> Leaves:
+        return [actions.reshape(-1, *self._shape)]
+
+    def greedy(self, suffix: str) -> GreedyAction:
+        return PositiveOutputs(f"policy{suffix}", self._shape)
 
 
 LARGEST_BOUND = 1e6
 """Bounds of at least this size count as unbounded: spaces often give ±3.4e38, the largest float32."""
 
 
-class RealActions:
-    """Normally distributed actions u, float32 [N, D], for a Box of real numbers, or a Tuple or Dict of such Boxes.
+class _Reals(_Part):
+    """Normally distributed actions u, float32 [N, D], for Boxes of real numbers.
 
     If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. In other dimensions u is
     added to the number within the bounds that is nearest to 0. The result is clipped to the bounds. Clipping is part of
@@ -72,20 +154,22 @@ class RealActions:
     unbiased.
     """
 
-    def __init__(self, space: Space, *, spherical: bool = False) -> None:
-        """Make the policy. `spherical`: one variance for all dimensions."""
-        self.policy = Gaussian(space_size(space), spherical=spherical)
-        self._boxes = [box for box in space.elements() if isinstance(box, Box)]
-        self._low = np.concatenate([box.low.reshape(-1) for box in self._boxes])
-        self._high = np.concatenate([box.high.reshape(-1) for box in self._boxes])
+    def __init__(self, boxes: list[Box], spherical: bool, entropy_weights: list[float]) -> None:
+        """Make the policy. `entropy_weights`: one for each box."""
+        sizes = [math.prod(box.shape) for box in boxes]
+        self.policy = Gaussian(sum(sizes), spherical, np.repeat(entropy_weights, sizes))
+        self._boxes = boxes
+        self._low = np.concatenate([box.low.reshape(-1) for box in boxes])
+        self._high = np.concatenate([box.high.reshape(-1) for box in boxes])
         bounded = np.maximum(np.abs(self._low), np.abs(self._high)) < LARGEST_BOUND
         low, high = (np.where(bounded, bound, 0.0) / 2 for bound in (self._low, self._high))
         nearest = np.clip(0.0, self._low, self._high)
         self._centre = np.where(bounded, low + high, nearest)
         self._radius = np.where(bounded, high - low, 1.0)
+        self.clipped = self.numbers = 0
+        """Counts of numbers that were clipped, and of all numbers."""
 
     def unused_bounds(self) -> str | None:
-        """Return a warning about the first finite bound that counts as unbounded, or None."""
         for index, bounds in enumerate(zip(self._low.tolist(), self._high.tolist(), strict=True)):
             for bound in bounds:
                 if LARGEST_BOUND <= abs(bound) < np.inf:
@@ -96,31 +180,57 @@ class RealActions:
                     )
         return None
 
-    def __call__(self, actions: npt.NDArray[Any]) -> Leaves:
-        """Return leaves [N, ...] of the space."""
+    def leaves(self, actions: Array) -> Leaves:
         mapped = self._centre + self._radius * actions
-        np.maximum(mapped, self._low, out=mapped)
-        np.minimum(mapped, self._high, out=mapped)
+        within = np.minimum(np.maximum(mapped, self._low), self._high)
+        self.clipped += int(np.count_nonzero(within != mapped))
+        self.numbers += within.size
         leaves, start = [], 0
         for box in self._boxes:
             end = start + math.prod(box.shape)
-            leaves.append(mapped[:, start:end].reshape(-1, *box.shape).astype(box.dtype))
+            leaves.append(within[:, start:end].reshape(-1, *box.shape).astype(box.dtype))
             start = end
         return leaves
 
-    def greedy(self) -> ScaledOutput:
-        """Return how to compute the action from the policy's means, as data."""
-        return ScaledOutput("mean", self._centre, self._radius, self._low, self._high)
+    def greedy(self, suffix: str) -> GreedyAction:
+        return ScaledOutput(f"mean{suffix}", self._centre, self._radius, self._low, self._high)
 
 
-def real_refusal(space: Space) -> str | None:
-    """Return the end of a sentence that refuses `space`, or None if `RealActions` supports it."""
-    if _is_real(space):
-        return None
-    discrete = isinstance(space, Discrete | MultiDiscrete | MultiBinary)
-    handled = "it handles Box of real numbers, and Tuple or Dict of them"
-    return handled + ("; da3c handles Discrete, MultiDiscrete and MultiBinary" if discrete else "")
+def _part_of(element: ElementarySpace, spherical: bool) -> _Part:
+    if isinstance(element, Discrete):
+        return _Choice(element)
+    if isinstance(element, MultiDiscrete):
+        return _Choices(element)
+    if isinstance(element, MultiBinary):
+        return _Bits(element)
+    assert isinstance(element, Box)
+    return _Reals([element], spherical, [1.0])
 
 
-def _is_real(space: Space) -> bool:
-    return all(isinstance(box, Box) and box.dtype.kind == "f" for box in space.elements())
+def paths_of(space: Space) -> list[str]:
+    """Return the path of each leaf, such as "aim" or "arms/0"; "" for the leaf of an elementary space."""
+    parts: Mapping[Any, Space]
+    if isinstance(space, Dict):
+        parts = space.spaces
+    elif isinstance(space, Tuple):
+        parts = dict(enumerate(space.spaces))
+    else:
+        return [""]
+    return [f"{key}/{path}".rstrip("/") for key, part in parts.items() for path in paths_of(part)]
+
+
+def actions_refusal(space: Space, entropy_weights: Mapping[str, float]) -> str | None:
+    """Return the end of a sentence that refuses `space` or its `entropy_weights`, or None if `Actions` supports it."""
+    for element in space.elements():
+        if isinstance(element, Box) and element.dtype.kind != "f":
+            return (
+                f"a Box of {element.dtype} is not supported; use Discrete or MultiDiscrete for whole numbers, or a Box "
+                "of float32"
+            )
+    known = [path for path in paths_of(space) if path]
+    for path in entropy_weights:
+        if path not in known:
+            if not known:
+                return f"algorithm.entropy_weights names {path!r}, and the space has no parts; use entropy_beta"
+            return f"algorithm.entropy_weights: {unknown('part of the actions', path, known)}"
+    return None

@@ -22,6 +22,10 @@ Leaves = list[npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_]
 
 
+class InvalidObservation(ValueError):
+    """An observation that the agent cannot use. The client gets the text, a sentence that names the environment."""
+
+
 @dataclass(slots=True)
 class StepResult:
     """The outcome of one action in each of the N environments of a connection.

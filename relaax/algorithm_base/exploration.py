@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.nn.distributions import masked
+
 Array = npt.NDArray[np.float64]
 
 
@@ -58,13 +60,22 @@ def ladder_of_epsilons(ranks: Sequence[int], count: int, base: float = 0.4, alph
 
 
 def epsilon_greedy(
-    values: npt.NDArray[np.floating[Any]], epsilon: float | Array, rng: np.random.Generator
+    values: npt.NDArray[np.floating[Any]],
+    epsilon: float | Array,
+    rng: np.random.Generator,
+    valid: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
     """Return the best actions, replaced with probability epsilon by uniformly random ones, int64 [N].
 
-    `values`: [N, A]; `epsilon`: one number, or [N]. The random action may be the best one.
+    `values`: [N, A]; `epsilon`: one number, or [N]. The random action may be the best one. With `valid`, bool [N, A]
+    with at least one true element in each row, both are chosen among the valid actions.
     """
     count, choices = values.shape
     random = rng.random(count) < epsilon
-    chosen: npt.NDArray[np.int64] = np.where(random, rng.integers(0, choices, count), values.argmax(axis=1))
+    if valid is None:
+        drawn = rng.integers(0, choices, count)
+    else:
+        values = masked(values, valid)
+        drawn = (np.cumsum(valid, axis=1) > rng.integers(0, np.count_nonzero(valid, axis=1))[:, None]).argmax(axis=1)
+    chosen: npt.NDArray[np.int64] = np.where(random, drawn, values.argmax(axis=1))
     return chosen

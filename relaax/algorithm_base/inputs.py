@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.action_masks import ActionMasks, choices_of, mask_part, without_mask
 from relaax.algorithm_base.agent import AgentContext, Leaves, Mask, StepResult
 from relaax.algorithm_base.network import AgentConfig, agent_statistics, history, image_of, image_part, reward_bound
 from relaax.algorithm_base.normalization import Normalization
@@ -27,14 +28,19 @@ class Inputs:
     `newest`: [N, *spec.inputs], normalised inputs; the next call overwrites images. `unnormalized`: the same inputs
     before normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's
     state before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
+    `valid`: bool [N, choices], the actions that are valid now; None if observations have no action mask.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
-        n, space = context.environments, context.observation_space
+        n, space = context.environments, without_mask(config.action_mask, context.observation_space)
+        self._mask_part = part = mask_part(config.action_mask, context.observation_space)
+        choices = choices_of(context.action_space)
+        self._masks = None if part is None else ActionMasks(part, choices, str(config.action_mask))
+        self._steps = 0
         self._spec, self._image, self._learns = spec, image_part(config.network, space), not context.exploit
         frames = history(config.history_len, image_of(space, self._image))
         self._encoder = ObservationEncoder(space, n, frames, self._image)
-        statistics = agent_statistics(config, space)
+        statistics = agent_statistics(config, context.observation_space)
         self.normalization = Normalization(statistics, config.rewards_gamma, n, context.metrics, spec.pixels)
         self.normalized = self.normalization.observations
         """Function that normalises inputs [N, ...]. The next call overwrites its array of images."""
@@ -43,17 +49,22 @@ class Inputs:
         self.newest: Array = np.zeros(0)
         self.unnormalized = self.newest
         self.restart: Mask = np.ones(n, np.bool_)
+        self.valid: Mask | None = None
+        self.mask_size = 0 if part is None else sum(choices)
+        """Elements of an environment's action mask; 0 without masks."""
         self.state: npt.NDArray[np.float32] = np.zeros((n, spec.state_size), np.float32)
         self.state_after = self.state
 
     def reset(self, observations: Leaves) -> None:
         """Start an episode in every environment with these observations."""
         self.normalization.reset()
-        self._set_inputs(self._encoder.reset(observations), np.ones_like(self.restart))
+        self._read_mask(observations, None)
+        self._set_inputs(self._encoder.reset(self._without_mask(observations)), np.ones_like(self.restart))
 
     def next(self, step: StepResult) -> None:
         """Set the inputs to the observations of a step. Call it after the step's outcome has been processed."""
-        self._set_inputs(self._encoder.push(step.observations, step.restart), step.restart)
+        self._read_mask(step.observations, step.unwanted)
+        self._set_inputs(self._encoder.push(self._without_mask(step.observations), step.restart), step.restart)
 
     def clipped_rewards(self, step: StepResult) -> Array:
         """Return the rewards [N] to learn from: normalised, then clipped to plus or minus `reward_clipping`.
@@ -70,19 +81,39 @@ class Inputs:
         An LSTM's state before these inputs is `state_after`.
         """
         final = step.cut_off()
-        return None if final is None else self._encoder.peek(final)
+        return None if final is None else self._encoder.peek(self._without_mask(final))
+
+    def truncated_valid(self, step: StepResult) -> Mask | None:
+        """Return the valid actions of final observations, bool [N, choices]; None without masks or such episodes.
+
+        A final observation without a valid action counts as one in which all actions are valid.
+        """
+        final = step.cut_off() if self._masks else None
+        return None if final is None or self._masks is None else self._masks.read(final)[0]
 
     def set_statistics(self, pulled: Pulled) -> None:
         """Normalise by the statistics of `pulled` from now on."""
         self.normalization.set_statistics(pulled)
 
     def policy_graph(
-        self, parameters: npt.NDArray[np.float32], heads: tuple[str, ...], greedy: GreedyAction
+        self, parameters: npt.NDArray[np.float32], heads: tuple[str, ...], greedy: tuple[GreedyAction, ...]
     ) -> PolicyGraph:
         """Return the greedy policy with these parameters as data. `heads`: the outputs that `greedy` uses."""
         mean, std = self.normalization.mean_and_std(self._spec.inputs)
         frames, limit = self._encoder.history, self.normalization.limit
-        return PolicyGraph(self._spec, parameters, heads, greedy, frames, mean, std, self._image, limit)
+        return PolicyGraph(
+            self._spec, parameters, heads, greedy, frames, mean, std, self._image, limit, self._mask_part
+        )
+
+    def _without_mask(self, observations: Leaves) -> Leaves:
+        return self._masks.inputs_of(observations) if self._masks else observations
+
+    def _read_mask(self, observations: Leaves, unwanted: Mask | None) -> None:
+        """Set `valid`. Raises InvalidObservation if a wanted action has none. Environments in `unwanted` need none."""
+        self._steps += 1
+        if self._masks:
+            self.valid, blocked = self._masks.read(observations)
+            self._masks.check(blocked if unwanted is None else blocked & ~unwanted, self._steps)
 
     def _set_inputs(self, inputs: Array, restart: Mask) -> None:
         if self._learns:

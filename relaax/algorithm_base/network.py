@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from relaax.algorithm_base.action_masks import mask_refusal, without_mask
 from relaax.algorithm_base.config import ConfigBase, space_size
 from relaax.configuration import Fixed, Free, Section
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.rlx import Box, Discrete, MultiBinary, Space
+from relaax.rlx import Box, Discrete, MultiDiscrete, Space
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
@@ -30,6 +31,9 @@ for 84 x 84. Entry 2 is from Young and Tian 2019 (MinAtar), for 10 x 10.
 SIDE_INPUT_WIDTH = 64
 """Width of the dense layer for the numbers of an observation with an image."""
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
+
+ACTION_MASK = "action_mask"
+"""Default key of action masks, as in PettingZoo."""
 
 IMAGE_SIDE = 16
 """An array looks like an image if at least two of its axes have at least this length."""
@@ -164,10 +168,17 @@ def input_shape(space: Space, history: int, image: int | None = None) -> tuple[i
         (element,) = space.elements()
         height, width, *channels = element.shape
         return height, width, math.prod(channels) * history
-    sizes = [e.n if isinstance(e, Discrete) else math.prod(e.shape) for e in space.elements()]
+    sizes = [sum(one_hot_sizes(e)) or math.prod(e.shape) for e in space.elements()]
     if image is not None:
         sizes[image] *= history
     return (sum(sizes),)
+
+
+def one_hot_sizes(element: Space) -> tuple[int, ...]:
+    """Return the length of each one-hot vector that represents a Discrete or MultiDiscrete; empty for other spaces."""
+    if isinstance(element, Discrete):
+        return (element.n,)
+    return element.nvec if isinstance(element, MultiDiscrete) else ()
 
 
 def image_of(space: Space, image: int | None) -> Space:
@@ -178,12 +189,8 @@ def image_of(space: Space, image: int | None) -> Space:
 def input_refusal(space: Space) -> str | None:
     """Return a sentence that refuses the space; None if `ObservationEncoder` supports it."""
     for element in space.elements():
-        if isinstance(element, Discrete) and element.n > 10_000:
-            return f"observations in {element} would need {element.n} inputs; at most 10000 are supported"
-        if not isinstance(element, Box | Discrete | MultiBinary):
-            return (
-                f"observations in {element} are not supported; Box, Discrete, MultiBinary and Tuple or Dict of them are"
-            )
+        if (needed := sum(one_hot_sizes(element))) > 10_000:
+            return f"observations in {element} would need {needed} inputs; at most 10000 are supported"
     return None
 
 
@@ -310,6 +317,12 @@ class AgentConfig(ConfigBase):
         None, ge=1, le=16, description="Stacked frames of an image. Default: 4, and 1 for images of bool."
     )
     network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
+    action_mask: Fixed[str | None] = Field(
+        ACTION_MASK,
+        min_length=1,
+        description="Key of the observation's part, in a Dict, that marks the valid actions: one element for each, "
+        "nonzero if it is valid. null: no part is a mask.",
+    )
 
     @property
     def recurrent(self) -> bool:
@@ -327,7 +340,8 @@ def agent_network(
     groups: Groups,
     streams: bool = False,
 ) -> NetworkSpec:
-    """Return the network with these heads (see `network_for`)."""
+    """Return the network with these heads (see `network_for`). The action mask is no input of it."""
+    observation_space = without_mask(config.action_mask, observation_space)
     return network_for(config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams)
 
 
@@ -371,6 +385,7 @@ def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Sp
 
 def agent_statistics(config: AgentConfig, observation_space: Space) -> dict[str, int]:
     """Return the names and lengths of the statistics that normalise observations and rewards."""
+    observation_space = without_mask(config.action_mask, observation_space)
     return normalized_statistics(
         observation_space,
         config.normalize_observations,
@@ -383,17 +398,23 @@ def agent_statistics(config: AgentConfig, observation_space: Space) -> dict[str,
 def observation_refusal(
     name: str,
     config: AgentConfig,
-    observation_space: Space,
+    spaces: tuple[Space, Space],
     heads: Mapping[str, int],
     groups: Groups,
     streams: bool = False,
 ) -> str | None:
-    """Return why the algorithm `name` cannot handle the observation space; None if it can."""
-    sentence = network_refusal(
-        config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams
-    )
+    """Return why the algorithm `name` cannot handle the observation space; None if it can.
+
+    `spaces`: of observations and of actions, which an action mask must fit.
+    """
+    observation_space, action_space = spaces
+    sentence = mask_refusal(config.action_mask, observation_space, action_space)
+    if sentence is not None:
+        return f"{name} cannot handle the observation space {observation_space}: {sentence}"
+    inputs = without_mask(config.action_mask, observation_space)
+    sentence = network_refusal(config.network, inputs, heads, config.history_len, config.recurrent, groups, streams)
     if sentence is None and sum(agent_statistics(config, observation_space).values()) > MAX_STATISTICS:
-        image = is_image(image_of(observation_space, image_part(config.network, observation_space)))
+        image = is_image(image_of(inputs, image_part(config.network, inputs)))
         key = "subtract_mean_image" if image and config.subtract_mean_image else "normalize_observations"
         sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
@@ -410,6 +431,11 @@ class ActorCriticConfig(AgentConfig):
         description="Lambda of generalized advantage estimation; 1: n-step returns, as in the paper.",
     )
     entropy_beta: Free[float] = Field(0.01, ge=0, description="Weight of the policy's entropy.")
+    entropy_weights: Free[dict[str, NonNegativeFloat]] = Field(
+        {},
+        description="Factors of `entropy_beta` for parts of a Tuple or Dict of actions, by path, such as aim or "
+        "arms/0. Default of each: 1.",
+    )
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
     overlap: Free[bool] = Field(
         True,
@@ -426,7 +452,9 @@ def actor_critic_network(config: AgentConfig, observation_space: Space, policy: 
     return agent_network(config, observation_space, {**policy.heads, "value": 1}, (tuple(policy.heads), ("value",)))
 
 
-def actor_critic_refusal(name: str, config: AgentConfig, observation_space: Space, policy: Distribution) -> str | None:
-    """Return why `actor_critic_network` does not support an observation space; None if it does."""
+def actor_critic_refusal(
+    name: str, config: AgentConfig, spaces: tuple[Space, Space], policy: Distribution
+) -> str | None:
+    """Return why `actor_critic_network` does not support the spaces of observations and actions; None if it does."""
     groups = (tuple(policy.heads), ("value",))
-    return observation_refusal(name, config, observation_space, {**policy.heads, "value": 1}, groups)
+    return observation_refusal(name, config, spaces, {**policy.heads, "value": 1}, groups)

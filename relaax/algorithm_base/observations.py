@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.agent import Leaves, Mask
-from relaax.algorithm_base.network import input_shape, is_image, looks_like_image
+from relaax.algorithm_base.network import input_shape, is_image, looks_like_image, one_hot_sizes
 from relaax.rlx import Discrete, Space
 
 Inputs = npt.NDArray[Any]
@@ -85,9 +85,12 @@ class ObservationEncoder:
         ):
             if index == self._image:
                 continue
-            if isinstance(element, Discrete):
+            if sizes := one_hot_sizes(element):
                 # No indexing: in rows where no episode ended, final observations may be out of range.
-                parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
+                start = element.start if isinstance(element, Discrete) else 0
+                choices = leaf.reshape(len(leaf), -1) - start
+                columns = [choices[:, [i]] == np.arange(size) for i, size in enumerate(sizes)]
+                parts.append(np.concatenate(columns, axis=1, dtype=np.float32))
             elif byte_image:
                 parts.append(leaf.reshape(len(leaf), -1) / np.float32(255))
             else:

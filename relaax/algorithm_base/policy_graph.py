@@ -18,7 +18,7 @@ LIMIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LargestOutput:
-    """An action that is the index of the largest output of a head, plus `start`: int64 [N]."""
+    """An action that is the index of the largest output of a head, plus `start`: int64 [N]. Masks apply to outputs."""
 
     head: str
     start: int = 0
@@ -64,16 +64,18 @@ class PolicyGraph:
 
     `ObservationEncoder` encodes the observations, with the arguments `history` and `image`.
     If there is a `mean`, inputs x (pixels from 0 to 1) become (x - mean) / std, clipped to plus and minus `limit`;
-    `mean` and `std` are float64 in the shape of the inputs. Then the network computes its outputs, and `action` the
-    action. `heads`: the outputs that describe the policy.
+    `mean` and `std` are float64 in the shape of the inputs. Then the network computes its outputs, and each rule of
+    `action` the next leaves of the action. `heads`: the outputs that describe the policy. `mask`: the index of the
+    observation's leaf that is the action mask (see `relaax.algorithm_base.action_masks`); None if there is none.
     """
 
     network: NetworkSpec
     parameters: npt.NDArray[np.float32]
     heads: tuple[str, ...]
-    action: GreedyAction
+    action: tuple[GreedyAction, ...]
     history: int = 1
     mean: Vector | None = None
     std: Vector | None = None
     image: int | None = None
     limit: float = LIMIT
+    mask: int | None = None

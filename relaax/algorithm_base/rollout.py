@@ -25,6 +25,7 @@ class Batch:
     advantages, targets (of the value), mask: float32 [T, N].
     state: float32 [N, S], the LSTM's state before the first step.
     restart: bool [T, N], where an input starts an episode.
+    valid: bool [T, N, choices], the actions that were valid; None if observations have no action mask.
     """
 
     inputs: npt.NDArray[Any]
@@ -34,6 +35,7 @@ class Batch:
     mask: Array
     state: Array
     restart: Mask
+    valid: Mask | None = None
 
 
 def rewards_and_discounts(
@@ -57,7 +59,8 @@ class Rollout:
 
     Inputs, actions and values have T + 1 rows. If the agent acts once more before the batch is made, row T is the first
     row of the next rollout. `values`: the network's values of the inputs, float32 [T + 1, N, *value_shape]. `policy`
-    gives the shape and dtype of actions; without it, actions are int64 [N].
+    gives the shape and dtype of actions; without it, actions are int64 [N]. `mask_size`: elements of an environment's
+    action mask; `valid` is bool [T + 1, N, mask_size], or None if it is 0.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Rollout:
         policy: Distribution | None = None,
         *,
         value_shape: tuple[int, ...] = (),
+        mask_size: int = 0,
     ) -> None:
         shape, one_more = (length, environments), (length + 1, environments)
         self.batch_shape: tuple[int | None, int | None] = shape
@@ -78,6 +82,7 @@ class Rollout:
         self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
         self.actions: npt.NDArray[Any] = np.zeros((*one_more, *action_shape), action_dtype)
         self.values: Array = np.zeros((*one_more, *value_shape), np.float32)
+        self.valid: Mask | None = np.ones((*one_more, mask_size), np.bool_) if mask_size else None
         self.restart: Mask = np.zeros(one_more, np.bool_)
         self.rewards: Array = np.zeros(shape, np.float32)
         self.discounts: Array = np.zeros(shape, np.float32)
@@ -101,9 +106,18 @@ class Rollout:
         self.steps = 0
 
     def act(
-        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
+        self,
+        inputs: npt.NDArray[Any],
+        actions: npt.NDArray[Any],
+        values: Array,
+        state: Array,
+        restart: Mask,
+        valid: Mask | None = None,
     ) -> None:
-        """Add inputs, actions and values, [N, ...] each. `state`: the LSTM's state before the inputs."""
+        """Add inputs, actions and values, [N, ...] each. `state`: the LSTM's state before the inputs.
+
+        `valid`: bool [N, mask_size], the actions that were valid; None without masks.
+        """
         t = self.steps
         if t == 0 or t == self.length:
             self.states[t and 1] = state
@@ -113,6 +127,8 @@ class Rollout:
         self.actions[t] = actions
         self.values[t] = values
         self.restart[t] = restart
+        if self.valid is not None:
+            self.valid[t] = valid
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions. For the arguments see `rewards_and_discounts`."""
@@ -147,6 +163,7 @@ class Rollout:
             mask=self.mask,
             state=self.states[0],
             restart=self.restart[:-1],
+            valid=None if self.valid is None else self.valid[:-1],
         )
 
     def begin_next(self, values: Array | None = None, weights: Array | None = None) -> None:
@@ -158,6 +175,8 @@ class Rollout:
         self.steps = 0
         for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
             rows[0] = rows[-1]
+        if self.valid is not None:
+            self.valid[0] = self.valid[-1]
         if values is not None:
             self.values[0] = values
         if weights is not None:

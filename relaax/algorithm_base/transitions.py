@@ -14,7 +14,7 @@ from relaax.algorithm_base.agent import Mask, StepResult
 from relaax.algorithm_base.network import history, image_of, input_shape, is_image
 from relaax.algorithm_base.normalization import INPUT_LIMIT
 from relaax.algorithm_base.observations import FrameStack
-from relaax.algorithm_base.values import values_of
+from relaax.algorithm_base.values import greedy_values, values_of
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
@@ -178,6 +178,8 @@ def _outlier_limit(sizes: Inputs, factor: float) -> float:
 
 INSERT_SIZE = 50
 """Number of transitions in one insertion (Horgan et al. 2018, section 4.1)."""
+NEXT_VALID = "next_valid"
+"""The table's field for the valid actions of the next observation."""
 LARGEST_ERROR = 1e30
 """Bound of errors in priorities."""
 
@@ -187,11 +189,13 @@ def transition_table(
     capacity: int,
     priority_exponent: float | None,
     remover: Literal["fifo", "lowest_priority"] = "fifo",
+    mask_size: int = 0,
 ) -> TableSpec:
     """Return a table of transitions. `priority_exponent`: None for uniform sampling. `remover`: see `TableSpec`.
 
     A transition has an observation, the action (from 0), the discounted sum of the rewards of up to n steps, the next
-    observation, and the discount of its value.
+    observation, and the discount of its value. With a `mask_size`, the number of elements of an action mask, it also
+    has the valid actions of the next observation.
     """
     return TableSpec(
         "transitions",
@@ -201,6 +205,7 @@ def transition_table(
             "reward": Field("float32"),
             "discount": Field("float32"),
             "next_observation": layout.field,
+            **({NEXT_VALID: Field("bool", (mask_size,))} if mask_size else {}),
         },
         capacity,
         sampler="uniform" if priority_exponent is None else "prioritized",
@@ -222,7 +227,8 @@ class _Completed:
     """Transitions that lack only their next observation: n rows (the last n actions) of E environments.
 
     where: bool [n, E], which rows are complete. discounts: float64 [n, E]. cut_off: bool [E], where the episode was
-    truncated. There, the next observation is `final` [E, ...], with the values `values`, float [E].
+    truncated. There, the next observation is `final` [E, ...], with the values `values`, float [E], and the valid
+    actions `valid`, bool [E, A].
     """
 
     where: Mask
@@ -230,6 +236,7 @@ class _Completed:
     cut_off: Mask
     final: Stored | None
     values: npt.NDArray[Any] | None
+    valid: Mask | None
 
 
 class WriterTransitions:
@@ -292,16 +299,24 @@ class WriterTransitions:
             self._insert()
         self._buffer.clear()
 
-    def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
+    def act(
+        self,
+        inputs: Inputs,
+        restart: Mask,
+        actions: npt.NDArray[np.int64],
+        values: Array,
+        valid: Mask | None = None,
+    ) -> None:
         """Add inputs and actions of all N environments of the connection.
 
         inputs: [N, ...], not normalised. restart: bool [N], where they start an episode. actions: int64 [N], from 0.
-        values: float32 [N, A], the values of all actions.
+        values: float32 [N, A], the values of all actions. valid: bool [N, A], the valid actions; None without masks.
         """
         at = self._environments
         observations = self._buffer.push(inputs[at], restart[at])
         if self._completed:
-            self._add_completed(self._completed, observations, values[at].max(axis=1))
+            own_valid = None if valid is None else valid[at]
+            self._add_completed(self._completed, observations, greedy_values(values[at], valid=own_valid), own_valid)
             self._completed = None
         row, self._row = self._row, (self._row + 1) % self._steps
         self._observations[row], self._actions[row] = observations, actions[at]
@@ -317,11 +332,12 @@ class WriterTransitions:
         final_inputs: Inputs | None,
         final_values: Array | None,
         reward_unit: float = 1.0,
+        final_valid: Mask | None = None,
     ) -> None:
         """Add the outcome of the last actions. `rewards` [N] are inserted; learners divide them by `reward_unit`.
 
         final_inputs: [N, ...], the final inputs of truncated episodes; None if no episode was truncated. final_values:
-        float32 [N], their values; only priorities need them.
+        float32 [N], their values; only priorities need them. final_valid: bool [N, A], their valid actions.
         """
         at, self._reward_unit = self._environments, reward_unit
         first, terminated = step.first[at], step.terminated[at]
@@ -337,16 +353,24 @@ class WriterTransitions:
             cut_off,
             self._buffer.peek(final_inputs[at], cut_off) if final_inputs is not None and cut_off.any() else None,
             None if final_values is None else final_values[at],
+            None if final_valid is None else final_valid[at],
         )
 
-    def _add_completed(self, completed: _Completed, observations: Stored, values: npt.NDArray[Any]) -> None:
-        """Add complete transitions to the next insertion. `observations` are the next ones, with `values` [E]."""
+    def _add_completed(
+        self, completed: _Completed, observations: Stored, values: npt.NDArray[Any], valid: Mask | None
+    ) -> None:
+        """Add complete transitions to the next insertion.
+
+        `observations` are the next ones, with `values` [E] and the valid actions `valid`, bool [E, A].
+        """
         rows, places = np.nonzero(completed.where)
         if not len(rows):
             return
         if completed.final is not None:
             cut_off = completed.cut_off.reshape(-1, *[1] * (observations.ndim - 1))
             observations = np.where(cut_off, completed.final, observations)
+        if valid is not None and completed.valid is not None:
+            valid = np.where(completed.cut_off[:, None], completed.valid, valid)
         returns, discounts = self._returns[rows, places], completed.discounts[rows, places]
         self._columns.append(
             {
@@ -355,6 +379,7 @@ class WriterTransitions:
                 "reward": returns.astype(np.float32),
                 "discount": discounts.astype(np.float32),
                 "next_observation": observations[places],
+                **({NEXT_VALID: valid[places]} if valid is not None else {}),
             }
         )
         if self._offset is not None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.nn.action_values import ActionValues
+from relaax.nn.distributions import masked
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[np.integer[Any]]
@@ -87,19 +88,23 @@ def values_of(q_t: Floats, a_t: Actions) -> Floats:
     return chosen
 
 
-def greedy_values(q_t: Floats, selector_q_t: Floats | None = None) -> Floats:
+def greedy_values(
+    q_t: Floats, selector_q_t: Floats | None = None, valid: npt.NDArray[np.bool_] | None = None
+) -> Floats:
     """Return the values of the best actions, float32 [...], according to q_t [..., A] of the target network.
 
     With `selector_q_t` of the online network they are double estimates: `selector_q_t` selects the best action, and
     `q_t` gives its value (van Hasselt et al. 2016, equation 4). This avoids selecting an action because its value is
-    overestimated. Raises ValueError if the shapes differ.
+    overestimated. With `valid`, bool [..., A], the best action is one of the valid ones.
+
+    Raises ValueError if the shapes differ.
     """
     if selector_q_t is None:
-        best: Floats = q_t.max(axis=-1)
+        best: Floats = masked(q_t, valid).max(axis=-1)
         return best
     if selector_q_t.shape != q_t.shape:
         raise ValueError(f"q_t and selector_q_t must have one shape, not {q_t.shape} and {selector_q_t.shape}")
-    return values_of(q_t, selector_q_t.argmax(axis=-1))
+    return values_of(q_t, masked(selector_q_t, valid).argmax(axis=-1))
 
 
 def one_step_targets(r_t: Floats, discount_t: Floats, v_tp1: Floats) -> Floats:
@@ -186,25 +191,32 @@ class HeldOutStates:
 
     Its curve is smoother than that of returns (Mnih et al. 2015, extended data figure 2). The inputs are not
     normalised. Each agent has its own set, so it changes if the client reconnects.
+
+    `valid`: the valid actions of these states, bool [size, A]; None without masks, or if the set is not complete.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: list[npt.NDArray[Any]] = []
+        self._kept_valid: list[npt.NDArray[np.bool_]] = []
         self._count = 0
         self._steps = 0
         self._inputs: npt.NDArray[Any] | None = None
+        self.valid: npt.NDArray[np.bool_] | None = None
         self._next = 0.0
 
-    def add(self, inputs: npt.NDArray[Any]) -> None:
-        """Add the inputs [N, ...] of every `KEEP_INTERVAL`-th call, until the set is complete."""
+    def add(self, inputs: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> None:
+        """Add the inputs [N, ...] of every `KEEP_INTERVAL`-th call, until the set is complete. `valid`: bool [N, A]."""
         if self._count >= self._size:
             return
         if self._steps % KEEP_INTERVAL == 0:
             self._kept.append(inputs[: self._size - self._count].copy())
+            if valid is not None:
+                self._kept_valid.append(valid[: self._size - self._count].copy())
             self._count += len(self._kept[-1])
             if self._count == self._size:
                 self._inputs, self._kept = np.concatenate(self._kept), []
+                self.valid = np.concatenate(self._kept_valid) if self._kept_valid else None
         self._steps += 1
 
     def due(self, now: float) -> npt.NDArray[Any] | None:

@@ -15,6 +15,15 @@ Array = npt.NDArray[np.float32]
 
 SMALLEST_VARIANCE = 1e-6
 """Lower bound of a Gaussian's variance. It keeps the likelihood finite."""
+MASKED = np.float32(-1e30)
+"""The log-probability, or the value, that replaces that of an action which a mask excludes. It is finite, so that the
+entropy's product 0 x MASKED is 0, and so small that the action's probability is exactly 0.
+"""
+
+
+def masked(outputs: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
+    """Return outputs [..., A] with `MASKED` where `valid`, bool [..., A], is false; unchanged if `valid` is None."""
+    return outputs if valid is None else np.where(valid, outputs, MASKED)
 
 
 class Distribution(ABC):
@@ -22,11 +31,21 @@ class Distribution(ABC):
 
     heads: names and widths of the network's heads that describe the distribution.
     action_shape, action_dtype: of one action.
+    choices: the number of actions of each choice that a mask can restrict, in order; empty if there is none.
     """
 
     heads: Mapping[str, int]
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
+    choices: tuple[int, ...] = ()
+
+    def masked(self, outputs: Mapping[str, Array], valid: npt.NDArray[np.bool_] | None) -> Mapping[str, Array]:
+        """Return the outputs of the distribution over the valid actions only. The others have probability 0.
+
+        `outputs`: head -> float32 [B, width]. `valid`: bool [B, sum(choices)], with at least one true element for each
+        choice; None if all actions are valid. Derivatives by the outputs of excluded actions are then 0 too.
+        """
+        return outputs if valid is None or not self.choices else {**outputs, "policy": masked(outputs["policy"], valid)}
 
     @abstractmethod
     def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
@@ -57,6 +76,7 @@ class Categorical(Distribution):
 
     def __init__(self, choices: int) -> None:
         self.heads = {"policy": choices}
+        self.choices = (choices,)
         self.action_shape = ()
         self.action_dtype = np.dtype(np.int64)
 
@@ -127,10 +147,7 @@ class MultiCategorical(Distribution):
         return np.stack([scores[:, columns].argmax(axis=1) for columns in self._columns()], axis=1)
 
     def _columns(self) -> Iterator[slice]:
-        start = 0
-        for count in self.choices:
-            yield slice(start, start + count)
-            start += count
+        return _consecutive(self.choices)
 
 
 class Bernoulli(Distribution):
@@ -174,11 +191,15 @@ class Gaussian(Distribution):
 
     The head `mean` is linear. The variance is the softplus of the head `variance` (Mnih et al. 2016, section 9). Each
     number has its own variance, or all share one if `spherical`, as in the paper. The entropy is the differential
-    entropy, which may be negative.
+    entropy, which may be negative. The entropy of each number is multiplied by its element of `entropy_weights`.
     """
 
-    def __init__(self, size: int, spherical: bool = False) -> None:
+    def __init__(
+        self, size: int, spherical: bool = False, entropy_weights: npt.NDArray[np.float64] | None = None
+    ) -> None:
         self.heads = {"mean": size, "variance": 1 if spherical else size}
+        weights: Array = np.asarray(np.ones(size) if entropy_weights is None else entropy_weights, np.float32)
+        self._entropy_weights = weights.sum(keepdims=True) if spherical else weights  # of each variance
         self.action_shape = (size,)
         self.action_dtype = np.dtype(np.float32)
 
@@ -212,10 +233,11 @@ class Gaussian(Distribution):
         log_determinant = numbers / variances * np.log(variance).sum(axis=1)
         log_2pi = math.log(2 * math.pi)
         log_probability: Array = -0.5 * ((by_mean * error).sum(axis=1) + log_determinant + numbers * log_2pi)
-        entropy: Array = 0.5 * (log_determinant + numbers * (log_2pi + 1))
+        weights = self._entropy_weights
+        entropy: Array = 0.5 * (np.log(variance) @ weights + weights.sum() * np.float32(log_2pi + 1))
         by_mean *= by_log_probability[:, None]
         by_variance *= 0.5 * by_log_probability[:, None]
-        by_variance += (0.5 * numbers / variances) * by_entropy[:, None] / variance
+        by_variance += np.float32(0.5) * weights * by_entropy[:, None] / variance
         by_variance *= _sigmoid(outputs["variance"])  # the slope of softplus
         return {"mean": by_mean, "variance": by_variance}, log_probability, entropy
 
@@ -224,6 +246,78 @@ class Gaussian(Distribution):
         # log(exp(0) + exp(x)) is a softplus that overflows nowhere.
         variance: Array = np.logaddexp(0, outputs["variance"]) + np.float32(SMALLEST_VARIANCE)
         return variance
+
+
+class Composite(Distribution):
+    """Several independent distributions. An action is the concatenation of their actions, float32 [D].
+
+    Head `mean` of part 1 is the head `mean.1`. log pi is the sum over the parts. The entropy is the sum of the parts'
+    entropies times `entropy_weights` (one for each part; 1 if empty).
+    """
+
+    def __init__(self, parts: Sequence[Distribution], entropy_weights: Sequence[float] = ()) -> None:
+        self.parts = tuple(parts)
+        self.heads = {f"{head}.{i}": width for i, part in enumerate(parts) for head, width in part.heads.items()}
+        self.choices = tuple(choice for part in parts for choice in part.choices)
+        self.columns = tuple(_consecutive([math.prod(part.action_shape) for part in parts]))
+        """The columns of each part's action."""
+        self.action_shape = (self.columns[-1].stop,)
+        self.action_dtype = np.dtype(np.float32)
+        self._valid_columns = tuple(_consecutive([sum(part.choices) for part in parts]))
+        self._entropy_weights = tuple(map(np.float32, entropy_weights or [1.0] * len(parts)))
+
+    def actions_of(self, index: int, a_t: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the actions [B, *action_shape] of the part `index`. `a_t`: [B, D]."""
+        part = self.parts[index]
+        return a_t[:, self.columns[index]].reshape(-1, *part.action_shape).astype(part.action_dtype)
+
+    def masked(self, outputs: Mapping[str, Array], valid: npt.NDArray[np.bool_] | None) -> Mapping[str, Array]:
+        if valid is None or not self.choices:
+            return outputs
+        replaced = dict(outputs)
+        for i, part in enumerate(self.parts):
+            for head, values in part.masked(self._outputs_of(i, outputs), valid[:, self._valid_columns[i]]).items():
+                replaced[f"{head}.{i}"] = values
+        return replaced
+
+    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
+        return self._joined([part.sample(self._outputs_of(i, outputs), rng) for i, part in enumerate(self.parts)])
+
+    def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
+        return self._joined([part.mode(self._outputs_of(i, outputs)) for i, part in enumerate(self.parts)])
+
+    def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        found: npt.NDArray[np.float64] = np.zeros(len(a_t))
+        for i, part in enumerate(self.parts):
+            found += part.log_probability(self._outputs_of(i, outputs), self.actions_of(i, a_t))
+        return found
+
+    def gradient(
+        self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
+    ) -> tuple[dict[str, Array], Array, Array]:
+        by_outputs: dict[str, Array] = {}
+        log_probability, entropy = np.zeros((2, len(a_t)), np.float32)
+        for i, (part, weight) in enumerate(zip(self.parts, self._entropy_weights, strict=True)):
+            own, log_probability_i, entropy_i = part.gradient(
+                self._outputs_of(i, outputs), self.actions_of(i, a_t), by_log_probability, weight * by_entropy
+            )
+            by_outputs |= {f"{head}.{i}": by_output for head, by_output in own.items()}
+            log_probability += log_probability_i
+            entropy += weight * entropy_i
+        return by_outputs, log_probability, entropy
+
+    def _outputs_of(self, index: int, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {head: outputs[f"{head}.{index}"] for head in self.parts[index].heads}
+
+    def _joined(self, actions: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return np.concatenate([each.reshape(len(each), -1) for each in actions], axis=1, dtype=self.action_dtype)
+
+
+def _consecutive(counts: Sequence[int]) -> Iterator[slice]:
+    start = 0
+    for count in counts:
+        yield slice(start, start + count)
+        start += count
 
 
 def _sigmoid(x: Array) -> Array:

@@ -2,7 +2,8 @@
 
 Inputs, each for N environments:
 
-- `observation`, or `observation.0`, `observation.1`, ... if the space has parts.
+- `observation`, or `observation.0`, `observation.1`, ... if the space has several parts besides the action mask.
+- `action_mask`, if the space has one: 0 for actions that are not valid.
 - `frames` uint8 [N, *frame, history], if the network sees several frames of an image.
 - `memory` float32 [N, 2 C], if there is an LSTM.
 - `first` bool [N], if there are `frames` or `memory`: whether an episode starts. If so, both may have any values.
@@ -10,7 +11,7 @@ Inputs, each for N environments:
 Outputs:
 
 - `action`, or `action.0`, `action.1`, ...: the greedy action.
-- the heads' outputs, such as `policy`, from which a program can sample actions.
+- the heads' outputs, such as `policy`, from which a program can sample actions. Those of invalid actions are -1e30.
 - `next_frames` and `next_memory`: the inputs `frames` and `memory` of the next step.
 
 The model includes the normalisation of observations.
@@ -20,15 +21,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Discrete, Space
-from relaax.algorithm_base.network import is_image, looks_like_image
+from relaax.algorithm_base.action_masks import choices_of
+from relaax.algorithm_base.network import is_image, looks_like_image, one_hot_sizes
 from relaax.algorithm_base.policy_graph import LargestOutput, LargestOutputs, PolicyGraph, PositiveOutputs, ScaledOutput
 from relaax.libraries import explained
+from relaax.nn.distributions import MASKED
 from relaax.policy.policy import Policy
 
 OPSET = 17
@@ -76,6 +80,7 @@ class _Builder:
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self._first: str | None = None
+        self._valid: list[str] = []  # for each choice, which actions are valid
         self._count = 0
 
     def build(self) -> None:
@@ -90,27 +95,42 @@ class _Builder:
                 features = self._features(trunk, x)
                 for name in exported:
                     own = self._stream(trunk, names, name, features) if self._graph.network.streams else features
-                    heads[name] = self._output(
-                        self._dense(own, name), name, np.float32, (self._graph.network.heads[name],)
-                    )
+                    heads[name] = self._dense(own, name)
         self._add_action(heads)
 
     def _encoded(self) -> str:
         """Return the network's inputs: images as float32 [N, H, W, C] from 0 to 1, all others as float32 [N, D]."""
         elements = list(self._observation_space.elements())
+        if self._graph.mask is not None:
+            self._read_mask(elements.pop(self._graph.mask))
         names = ["observation"] if len(elements) == 1 else [f"observation.{i}" for i in range(len(elements))]
         leaves = [self._input(name, part.dtype, part.shape) for name, part in zip(names, elements, strict=True)]
-        if is_image(self._observation_space):
+        if len(elements) == 1 and is_image(elements[0]):
             return self._reshape(self._image(leaves[0], elements[0]), [-1, *self._graph.network.inputs])
         image = self._graph.image
         parts = [] if image is None else [self._node("Flatten", self._image(leaves[image], elements[image]), axis=1)]
         parts += [self._flat(leaves[i], element) for i, element in enumerate(elements) if i != image]
         return parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=1)
 
+    def _read_mask(self, element: Any) -> None:
+        """Add the input of the action mask, and set `_valid`."""
+        mask = self._cast(self._input("action_mask", element.dtype, element.shape), np.bool_)
+        choices = choices_of(self._action_space)
+        flat = self._reshape(mask, [-1, sum(choices)])
+        self._valid = [flat] if len(choices) == 1 else self._split(flat, list(choices))
+
     def _flat(self, leaf: str, element: Any) -> str:
-        if isinstance(element, Discrete):
-            choices = self._constant(np.arange(element.start, element.start + element.n))
-            return self._cast(self._node("Equal", self._reshape(leaf, [-1, 1]), choices), np.float32)
+        if sizes := one_hot_sizes(element):
+            start = element.start if isinstance(element, Discrete) else 0
+            columns = self._split(self._reshape(leaf, [-1, len(sizes)]), [1] * len(sizes)) if sizes[1:] else [leaf]
+            hot = [
+                self._cast(
+                    self._node("Equal", self._reshape(column, [-1, 1]), self._constant(np.arange(start, start + size))),
+                    np.float32,
+                )
+                for column, size in zip(columns, sizes, strict=True)
+            ]
+            return hot[0] if len(hot) == 1 else self._node("Concat", *hot, axis=1)
         if element.dtype == np.float64:  # its range is larger than that of float32
             leaf = self._node("Clip", leaf, self._constant(np.float64(-_LARGEST)), self._constant(np.float64(_LARGEST)))
         flat = self._reshape(self._cast(leaf, np.float32), [-1, math.prod(element.shape)])
@@ -184,31 +204,51 @@ class _Builder:
         return h
 
     def _add_action(self, heads: dict[str, str]) -> None:
-        action = self._graph.action
-        if isinstance(action, LargestOutput):
-            index = self._node("ArgMax", heads[action.head], axis=1, keepdims=0)
-            index = self._node("Add", index, self._constant(np.int64(action.start)))
-            self._output(index, "action", np.int64, ())
-        elif isinstance(action, LargestOutputs):
-            parts = self._split(heads[action.head], list(action.choices))
-            indices = [self._node("ArgMax", part, axis=1, keepdims=1) for part in parts]
-            self._output(self._node("Concat", *indices, axis=1), "action", np.int64, (len(indices),))
-        elif isinstance(action, PositiveOutputs):
-            bits = self._cast(self._node("Greater", heads[action.head], self._constant(np.float32(0))), np.int8)
-            self._output(self._reshape(bits, [-1, *action.shape]), "action", np.int8, action.shape)
-        else:
-            self._add_scaled_action(action, heads)
+        """Add the outputs of the heads and of the leaves of the action."""
+        elements = list(self._action_space.elements())
+        names = ["action"] if len(elements) == 1 else [f"action.{number}" for number in range(len(elements))]
+        leaves = iter(zip(names, elements, strict=True))
+        valid = iter(self._valid)
+        for rule in self._graph.action:
+            if isinstance(rule, ScaledOutput):
+                self._add_scaled_action(rule, heads.pop(rule.head), leaves)
+                continue
+            name, element = next(leaves)
+            values = heads.pop(rule.head)
+            if isinstance(rule, PositiveOutputs):
+                action = self._cast(self._node("Greater", values, self._constant(np.float32(0))), np.int8)
+            else:
+                choices = rule.choices if isinstance(rule, LargestOutputs) else choices_of(element)
+                parts = [values] if len(choices) == 1 else self._split(values, list(choices))
+                if self._valid:
+                    parts = [self._node("Where", next(valid), x, self._constant(MASKED)) for x in parts]
+                    values = parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=1)
+                indices = [self._node("ArgMax", part, axis=1, keepdims=1) for part in parts]
+                action = indices[0] if len(indices) == 1 else self._node("Concat", *indices, axis=1)
+                if isinstance(rule, LargestOutput):
+                    action = self._node("Add", action, self._constant(np.int64(rule.start)))
+            self._add_head(rule.head, values)
+            self._output(self._reshape(action, [-1, *element.shape]), name, element.dtype, element.shape)
+        for head, values in heads.items():  # that no rule uses, such as variances
+            self._add_head(head, values)
 
-    def _add_scaled_action(self, action: ScaledOutput, heads: dict[str, str]) -> None:
-        scaled = self._node("Mul", self._cast(heads[action.head], np.float64), self._constant(action.radius))
+    def _add_head(self, head: str, values: str) -> None:
+        self._output(values, head, np.float32, (self._graph.network.heads[head],))
+
+    def _add_scaled_action(self, action: ScaledOutput, values: str, leaves: Iterator[tuple[str, Any]]) -> None:
+        """Add the leaves of real numbers, of which `action` has as many as it has numbers."""
+        self._add_head(action.head, values)
+        scaled = self._node("Mul", self._cast(values, np.float64), self._constant(action.radius))
         scaled = self._node("Add", scaled, self._constant(action.centre))
         scaled = self._node("Max", scaled, self._constant(np.asarray(action.low, np.float64)))
         scaled = self._node("Min", scaled, self._constant(np.asarray(action.high, np.float64)))
-        elements = list(self._action_space.elements())
-        sizes = [math.prod(element.shape) for element in elements]
-        parts = [scaled] if len(elements) == 1 else self._split(scaled, sizes)
-        for number, (part, element) in enumerate(zip(parts, elements, strict=True)):
-            name = "action" if len(elements) == 1 else f"action.{number}"
+        covered, left = [], len(action.low)
+        while left:
+            covered.append(next(leaves))
+            left -= math.prod(covered[-1][1].shape)
+        sizes = [math.prod(element.shape) for _, element in covered]
+        parts = [scaled] if len(covered) == 1 else self._split(scaled, sizes)
+        for part, (name, element) in zip(parts, covered, strict=True):
             shaped = self._reshape(self._cast(part, element.dtype), [-1, *element.shape])
             self._output(shaped, name, element.dtype, element.shape)
 

@@ -15,6 +15,7 @@ from relaax.algorithm_base import (
     AgentContext,
     ConfigBase,
     Discrete,
+    InvalidObservation,
     Leaves,
     Space,
     StepResult,
@@ -86,12 +87,15 @@ class Policy:
             )
         agent = self._agent_for(environments)
         restart = self._mask(first)
-        with explained("policy"):
-            if not self._started or restart.all():
-                actions = agent.reset(leaves)
-            else:
-                rewards, (terminated, truncated) = np.zeros(environments), np.zeros((2, environments), np.bool_)
-                actions = agent.step(StepResult(rewards, leaves, terminated, truncated, first=restart.copy()))
+        try:
+            with explained("policy"):
+                if not self._started or restart.all():
+                    actions = agent.reset(leaves)
+                else:
+                    rewards, (terminated, truncated) = np.zeros(environments), np.zeros((2, environments), np.bool_)
+                    actions = agent.step(StepResult(rewards, leaves, terminated, truncated, first=restart.copy()))
+        except InvalidObservation as error:
+            raise PolicyError(str(error)) from None
         self._started = True
         return self._to_result(actions, single)
 

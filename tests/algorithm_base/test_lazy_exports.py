@@ -39,13 +39,13 @@ def test_bundled_configs_load_without_engines(processes: Processes) -> None:
 
 def test_edited_copy_does_not_change_the_bundled_algorithm(tmp_path: Path) -> None:
     copy = tmp_path / "mine"
-    shutil.copytree(bundled_folder("algorithms") / "da3c_cont", copy)
+    shutil.copytree(bundled_folder("algorithms") / "da3c", copy)
     text = (copy / "model.py").read_text()
     (copy / "model.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
     fields = load_config("mine", tmp_path).model_fields
     assert {"round", "entropy_beta", "gae_lambda"} <= set(fields)
     assert "spherical" not in fields
-    assert "spherical" in load_config("da3c_cont", tmp_path).model_fields
+    assert "spherical" in load_config("da3c", tmp_path).model_fields
 
 
 AGENT = """

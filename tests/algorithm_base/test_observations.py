@@ -92,12 +92,19 @@ def test_is_image_requires_a_uint8_box_of_2_or_3_axes(space: Space, image: bool)
     assert is_image(space) == image
 
 
-def test_unsupported_part_is_named() -> None:
-    assert input_refusal(Tuple([Box(shape=(2,)), Discrete(10_000), MultiBinary(3)])) is None
-    sentence = input_refusal(Dict({"a": Box(shape=(2,)), "b": MultiDiscrete([3, 4])}))
-    assert sentence is not None
-    assert sentence.startswith("observations in MultiDiscrete([3, 4]) are not supported")
+def test_part_with_too_many_choices_is_named() -> None:
+    assert input_refusal(Tuple([Box(shape=(2,)), Discrete(10_000), MultiBinary(3), MultiDiscrete([3, 4])])) is None
+    sentence = input_refusal(Dict({"a": Box(shape=(2,)), "b": MultiDiscrete([9_000, 1_001])}))
+    assert sentence == (
+        "observations in MultiDiscrete([9000, 1001]) would need 10001 inputs; at most 10000 are supported"
+    )
     assert "at most 10000" in (input_refusal(Discrete(10_001)) or "")
+
+
+def test_choices_become_one_hot_vectors() -> None:
+    encoder = ObservationEncoder(MultiDiscrete([2, 3]), 2, 1)
+    assert encoder.shape == (5,)
+    assert encoder.reset([np.array([[1, 0], [0, 2]])]).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
 
 
 def test_values_beyond_float32_are_clamped() -> None:

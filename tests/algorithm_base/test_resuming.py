@@ -101,7 +101,7 @@ def test_keys_that_define_parameters_and_slots_are_fixed() -> None:
     assert fixed == {
         "optimizer", "network.convolutions", "network.dense", "network.activation", "network.separate",
         "network.flatten_images", "network.lstm_size", "lstm", "history_len", "spherical", "normalize_observations",
-        "normalize_rewards", "reward_clipping", "rewards_gamma", "subtract_mean_image",
+        "normalize_rewards", "reward_clipping", "rewards_gamma", "subtract_mean_image", "action_mask",
     }  # fmt: skip
 
 

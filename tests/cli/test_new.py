@@ -83,7 +83,7 @@ def test_bundled_algorithm_is_copied(bundled: str, environment: str) -> None:
     written, source = files(), bundled_folder("algorithms") / bundled
     folder, *names = {
         **dict.fromkeys(("async_q", "async_sarsa", "n_step_q"), ("_value_based", "agent.py", "model.py")),
-        **dict.fromkeys(("da3c", "da3c_cont"), ("_actor_critic", "loss.py")),
+        "da3c_cont": ("da3c", "agent.py", "episodes.py", "loss.py", "model.py"),
     }.get(bundled, ("none",))
     for path in [path for path in source.iterdir() if path.is_file()] + [
         source.parent / folder / file for file in names

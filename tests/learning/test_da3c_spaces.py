@@ -11,9 +11,7 @@ from relaax.algorithm_base import load_algorithm
 from support.signs import CameraAndRoom, CameraAndSpeed, Levers, Signs, Switches
 from support.training import judge, mean_reward, train
 
-pytestmark = pytest.mark.checks(
-    "algorithms/da3c", "algorithms/_actor_critic", "relaax/algorithm_base", "relaax/nn", "relaax/optim"
-)
+pytestmark = pytest.mark.checks("algorithms/da3c", "relaax/algorithm_base", "relaax/nn", "relaax/optim")
 
 DA3C = load_algorithm("da3c", Path())
 SECTION: dict[str, Any] = {"episode_len": 4, "rewards_gamma": 0.0, "entropy_beta": 0.05, "normalize_rewards": None}

@@ -54,7 +54,7 @@ class Agent(AgentBase):
 
     def policy_graph(self) -> PolicyGraph:
         heads = tuple(self._values.heads) if self.config.both else ("advantage",)
-        action = LargestOutput("advantage", self.context.action_space.start)
+        action = (LargestOutput("advantage", self.context.action_space.start),)
         return PolicyGraph(self._spec, self.context.parameters.pull().parameters, heads, action, HISTORY)
 
     def _act(self, inputs: npt.NDArray[Any]) -> Leaves:

@@ -135,8 +135,11 @@ ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
 """Names of the templates, which also occur in their text."""
-_SHARED = {"_value_based.agent": ("agent.py", "model.py"), "_actor_critic.loss": ("loss.py",)}
-"""Files of shared modules to copy with an algorithm, by the module that the algorithm imports."""
+_SHARED = {
+    "_value_based.agent": ("agent.py", "model.py"),
+    "da3c.agent": ("agent.py", "episodes.py", "loss.py", "model.py"),
+}
+"""Files of other packages to copy with an algorithm, by the module that the algorithm imports."""
 
 
 class ScaffoldError(Exception):

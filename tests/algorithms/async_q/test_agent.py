@@ -10,6 +10,7 @@ import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, MultiDiscrete, Space, StepResult, load_algorithm
 from relaax.algorithm_base.exploration import drawn_epsilons
+from relaax.algorithm_base.policy_graph import LargestOutput
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.configuration import ConfigurationError
 
@@ -158,4 +159,4 @@ def test_policy_graph_names_the_head_of_actions() -> None:
         agent, _ = make_agent(ASYNC_Q, config, VECTOR, Discrete(3, start=5), exploit=True)
         graph = agent.policy_graph()
         assert graph is not None
-        assert (graph.action.head, graph.action.start) == (head, 5)  # type: ignore[union-attr]
+        assert graph.action == (LargestOutput(head, 5),)

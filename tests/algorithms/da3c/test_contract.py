@@ -17,9 +17,9 @@ class TestVectors(AgentCompliance):
     observation_space = VECTOR
     action_space = Discrete(3)
     impossible_spaces = (
-        (VECTOR, CONTINUOUS),
-        (VECTOR, Tuple([Discrete(2), Discrete(3)])),
-        (MultiDiscrete([2, 3]), Discrete(2)),
+        (VECTOR, Box(0, 3, shape=(2,), dtype="int64")),
+        (VECTOR, Tuple([Discrete(2), Box(0, 9, shape=(1,), dtype="uint8")])),
+        (MultiDiscrete([9_999, 2]), Discrete(2)),
         (Discrete(20_000), Discrete(2)),
         (Box(0, 255, shape=(10_000, 10_000), dtype="uint8"), Discrete(2)),
     )

@@ -27,7 +27,7 @@ from support.slow_parameters import fast_and_slow
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS = importlib.import_module(".._actor_critic.loss", PACKAGE)
+LOSS = importlib.import_module(".loss", PACKAGE)
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
 SMALL_IMAGE = Box(0, 255, shape=(12, 14), dtype=np.uint8)
@@ -134,7 +134,7 @@ CASES = {
 
 
 FAST = [(case, None) for case in ("vector", "separate", "gaussian", "image", "lstm", "lstm, image", "bits, lstm")]
-CHECKS = ("relaax/nn", "relaax/algorithm_base", "algorithms/da3c", "algorithms/_actor_critic")
+CHECKS = ("relaax/nn", "relaax/algorithm_base", "algorithms/da3c")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from relaax.nn.tensorflow_engine import TensorFlowEngine
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS = importlib.import_module(".._actor_critic.loss", PACKAGE)
+LOSS = importlib.import_module(".loss", PACKAGE)
 C, BETA = 0.25, 0.05
 
 

@@ -21,12 +21,6 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
     ("observation_space", "action_space", "sentence"),
     [
         (
-            VECTOR,
-            Discrete(3),
-            "da3c_cont cannot handle the action space Discrete(3); it handles Box of real numbers, and Tuple or Dict of"
-            " them; da3c handles Discrete, MultiDiscrete and MultiBinary",
-        ),
-        (
             Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),
             FORCES,
             "da3c_cont cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
@@ -52,7 +46,7 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             " set algorithm.network.flatten_images to true to use its 4096 numbers without convolutions",
         ),
     ],
-    ids=["discrete", "large image", "too many actions", "too much to normalise", "image of floats"],
+    ids=["large image", "too many actions", "too much to normalise", "image of floats"],
 )
 def test_refusal_names_the_space_and_the_reason(observation_space: Space, action_space: Space, sentence: str) -> None:
     refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)

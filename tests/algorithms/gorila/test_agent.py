@@ -294,4 +294,4 @@ def test_exploit_agent_has_no_replay_memory() -> None:
     assert agent.reset([np.zeros((3, 2), np.float32)])[0].tolist() == [1, 1, 1]
     graph = agent.policy_graph()
     assert graph is not None
-    assert graph.action.head == "q"  # type: ignore[union-attr]
+    assert [rule.head for rule in graph.action] == ["q"]

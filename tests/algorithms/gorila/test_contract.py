@@ -32,7 +32,7 @@ class TestBundle(AgentCompliance):
     impossible_spaces = (
         (VECTOR, Box(-1, 1, shape=(2,))),
         (VECTOR, MultiDiscrete([2, 3])),
-        (MultiDiscrete([2, 3]), Discrete(2)),
+        (MultiDiscrete([9_999, 2]), Discrete(2)),
         (Box(0, 255, shape=(10_000, 10_000), dtype="uint8"), Discrete(2)),
     )
 

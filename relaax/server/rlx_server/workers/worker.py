@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from relaax import __version__, rlx
-from relaax.algorithm_base import AgentBase, AgentContext
+from relaax.algorithm_base import AgentBase, AgentContext, InvalidObservation
 from relaax.configuration import RlxServerSection
 from relaax.hosting.fingerprint import fingerprint
 from relaax.hosting.gradient_filters import agent_parameters
@@ -161,6 +161,10 @@ class Worker:
         except ParameterServerError as error:
             _log.warning("the parameter server refused this worker: %s", error)
             self._peer.refuse(rlx.ErrorCode.SPACE_MISMATCH, str(error))
+        except InvalidObservation as error:
+            self._reports.send(FAILED)
+            _log.warning("disconnected the client: %s", error)
+            self._peer.refuse(rlx.ErrorCode.INVALID_VALUE, str(error))
         except Exception as error:
             _log.exception("the agent of this worker failed")
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, agent_failure(error, self._source))

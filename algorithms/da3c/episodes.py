@@ -34,13 +34,21 @@ class Episodes:
     """A batch has no row with all N environments."""
 
     def __init__(
-        self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
+        self,
+        longest: int,
+        environments: int,
+        spec: NetworkSpec,
+        input_dtype: Any,
+        policy: Distribution,
+        *,
+        mask_size: int = 0,
     ) -> None:
         self._longest = longest
         shape = (min(INITIAL_LENGTH, longest + 1), environments)  # one more step is added before a batch is made
         self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
         self._actions: npt.NDArray[Any] = np.zeros((*shape, *policy.action_shape), policy.action_dtype)
         self._values: Array = np.zeros(shape, np.float32)
+        self._valid: Mask = np.ones((*shape, mask_size), np.bool_)
         self._rewards: Array = np.zeros(shape, np.float32)
         self._discounts: Array = np.zeros(shape, np.float32)
         self._state: Array = np.zeros((environments, spec.state_size), np.float32)  # before the first step
@@ -59,7 +67,13 @@ class Episodes:
         self._ended[:] = False
 
     def act(
-        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
+        self,
+        inputs: npt.NDArray[Any],
+        actions: npt.NDArray[Any],
+        values: Array,
+        state: Array,
+        restart: Mask,
+        valid: Mask | None = None,
     ) -> None:
         if self._steps.max() == len(self._rewards):
             self._grow()
@@ -67,6 +81,8 @@ class Episodes:
         self._inputs[at] = inputs
         self._actions[at] = actions
         self._values[at] = values
+        if valid is not None:
+            self._valid[at] = valid
         starts = self._steps == 0
         if starts.any():
             self._state[starts] = state[starts]
@@ -98,11 +114,12 @@ class Episodes:
             mask=(np.arange(len(rewards))[:, None] < lengths).astype(np.float32),
             state=self._state[ready],
             restart=np.zeros(rewards.shape, np.bool_),
+            valid=self._valid[own] if self._valid.size else None,
         )
         self._steps[ready] = 0
         self._ended[ready] = False
         if expected is None:
-            for column in (self._inputs, self._actions, self._values):
+            for column in (self._inputs, self._actions, self._values, self._valid):
                 column[0, ready] = column[lengths, ready]
             self._state[ready] = self._newest_state[ready]
             self._weights[ready] = 1.0
@@ -119,6 +136,6 @@ class Episodes:
         self._weights[starts] = weights[starts]
 
     def _grow(self) -> None:
-        for name in ("_inputs", "_actions", "_values", "_rewards", "_discounts"):
+        for name in ("_inputs", "_actions", "_values", "_valid", "_rewards", "_discounts"):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros_like(array)]))

@@ -19,7 +19,8 @@ class ActorCriticLoss:
 
         -log pi(a_t | s_t) * A_t  +  c * (R_t - V(s_t))^2  -  beta * H(pi(. | s_t))
 
-    A_t and R_t are constants. Masked steps have weight 0. c is `value_loss_weight`, beta `entropy_beta`.
+    A_t and R_t are constants. Masked steps have weight 0. pi is the policy over the valid actions. c is
+    `value_loss_weight`, beta `entropy_beta`.
 
     An engine calls it with the outputs of some examples (head -> float32 [B, width]). It returns the derivative of the
     loss with respect to these outputs, in the same form. To change the loss, change this class.
@@ -29,6 +30,7 @@ class ActorCriticLoss:
         self._policy = policy
         self._c, self._beta = config.value_loss_weight, config.entropy_beta
         self._actions = batch.actions.reshape(-1, *policy.action_shape)
+        self._valid = None if batch.valid is None else batch.valid.reshape(-1, batch.valid.shape[-1])
         self._advantages, self._targets = batch.advantages.reshape(-1), batch.targets.reshape(-1)
         self._weights = batch.mask.reshape(-1) / np.float32(batch.mask.shape[1])  # 0 or 1 / environments
         self._sums = [0.0, 0.0, 0.0]
@@ -37,7 +39,10 @@ class ActorCriticLoss:
         weights = self._weights[part]
         advantages, errors = weights * self._advantages[part], self._targets[part] - outputs["value"][:, 0]
         by_outputs, log_probability, entropy = self._policy.gradient(
-            outputs, self._actions[part], by_log_probability=-advantages, by_entropy=-self._beta * weights
+            self._policy.masked(outputs, None if self._valid is None else self._valid[part]),
+            self._actions[part],
+            by_log_probability=-advantages,
+            by_entropy=-self._beta * weights,
         )
         weighted = weights * errors
         by_outputs["value"] = (-2 * self._c * weighted)[:, None]
