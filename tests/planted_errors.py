@@ -105,7 +105,7 @@ SERVICE_PY = "relaax/server/parameter_server/service/service.py"
 
 TARGETS_PY = "relaax/algorithm_base/values.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/values.py"
-EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
+EXPLORATION_PY = "relaax/algorithm_base/acting/exploration.py"
 VALUE_AGENT_PY = "algorithms/_value_based/agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
@@ -1100,7 +1100,7 @@ ERRORS = (
                 "actions = self._policy.sample(outputs, self._rng)\n            self._actions_of(actions)\n",
             ),
             (
-                "relaax/algorithm_base/actions.py",
+                "relaax/algorithm_base/acting/actions.py",
                 "        leaves, start = [], 0\n",
                 "        actions[...] = (mapped - self._centre) / self._radius\n        leaves, start = [], 0\n",
             ),
@@ -1110,7 +1110,7 @@ ERRORS = (
     planted(
         "bounds-ignored",
         "sampled actions are not clipped to their bounds",
-        [("relaax/algorithm_base/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
+        [("relaax/algorithm_base/acting/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
         CONT_CONTRACT,
     ),
     # Several choices at once, and images with additional numbers.

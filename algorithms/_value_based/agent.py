@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Discrete, Leaves, Mask, Pulled, Space, StepResult
+from relaax.algorithm_base.acting.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
+from relaax.algorithm_base.acting.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
-from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
 from relaax.algorithm_base.inputs import Inputs
-from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.rollout import Rollout
 from relaax.algorithm_base.values import (
     HeldOutStates,

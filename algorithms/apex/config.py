@@ -7,8 +7,8 @@ import numpy.typing as npt
 from pydantic import Field, PositiveFloat
 
 from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.acting.exploration import ladder_of_epsilons
 from relaax.algorithm_base.config import Centered, RMSPropConfig
-from relaax.algorithm_base.exploration import ladder_of_epsilons
 
 from .._value_based.model import Probability
 from ..gorila.model import ReplayConfig

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Pulled, Space, StepResult
-from relaax.algorithm_base.actions import actions_refusal
+from relaax.algorithm_base.acting.actions import actions_refusal
+from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.network import actor_critic_network, actor_critic_refusal
-from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 

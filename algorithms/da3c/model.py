@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from relaax.algorithm_base import Fixed, Free, ParameterServerBase, Space
-from relaax.algorithm_base.actions import Actions
+from relaax.algorithm_base.acting.actions import ActionMap
 from relaax.algorithm_base.network import ActorCriticConfig, actor_critic_network, agent_statistics
 from relaax.nn.initialization import orthogonal_parameters
 
@@ -35,9 +35,9 @@ class Config(ActorCriticConfig):
         10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
     )
 
-    def actions(self, space: Space) -> Actions:
+    def actions(self, space: Space) -> ActionMap:
         """Return the policy of an action space."""
-        return Actions(space, spherical=self.spherical, entropy_weights=self.entropy_weights)
+        return ActionMap(space, spherical=self.spherical, entropy_weights=self.entropy_weights)
 
 
 class ParameterServer(ParameterServerBase):

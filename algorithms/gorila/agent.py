@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Discrete, LearnerContext, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base.acting.exploration import epsilon_greedy
+from relaax.algorithm_base.acting.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
-from relaax.algorithm_base.exploration import epsilon_greedy
 from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.learner import record_sample
-from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.transitions import Transitions
 from relaax.algorithm_base.values import greedy_values
 from relaax.nn.engine import Actor, make_actor, make_engine

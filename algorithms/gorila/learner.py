@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import LearnerBase, LearnerContext, Mask, Pulled, Sampled
+from relaax.algorithm_base.acting.exploration import LinearAnnealing
 from relaax.algorithm_base.exchange import Exchange
-from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.network import agent_statistics
 from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.transitions import NEXT_VALID, batch_outliers, priorities_of

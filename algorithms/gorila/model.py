@@ -10,8 +10,8 @@ import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
 from relaax.algorithm_base import Fixed, Free, ReplayBase, Space, TableDeclaration, TargetInterval
-from relaax.algorithm_base.action_masks import mask_size, without_mask
-from relaax.algorithm_base.exploration import LinearAnnealing
+from relaax.algorithm_base.acting.exploration import LinearAnnealing
+from relaax.algorithm_base.acting.masks import mask_size, without_mask
 from relaax.algorithm_base.network import NatureNetworkConfig, image_part
 from relaax.algorithm_base.transitions import ObservationLayout, transition_table
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from relaax.algorithm_base.policy_graph import PolicyGraph
+    from relaax.algorithm_base.acting.policy_graph import PolicyGraph
     from relaax.parameters.interfaces import MetricsRecorder, Parameters
     from relaax.replay.interfaces import ReplayMemory
     from relaax.rlx import Space

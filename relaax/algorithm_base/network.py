@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from relaax.algorithm_base.action_masks import mask_refusal, without_mask
+from relaax.algorithm_base.acting.masks import mask_refusal, without_mask
 from relaax.algorithm_base.config import ConfigBase, space_size
 from relaax.configuration import Fixed, Free, Section
 from relaax.nn.distributions import Distribution

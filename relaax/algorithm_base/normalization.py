@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.acting.policy_graph import LIMIT
 from relaax.algorithm_base.agent import StepResult
 from relaax.algorithm_base.network import IMAGE, OBSERVATION, RETURN, REWARD
-from relaax.algorithm_base.policy_graph import LIMIT
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
 

@@ -28,9 +28,15 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Discrete, Space
-from relaax.algorithm_base.action_masks import choices_of
+from relaax.algorithm_base.acting.masks import choices_of
+from relaax.algorithm_base.acting.policy_graph import (
+    LargestOutput,
+    LargestOutputs,
+    PolicyGraph,
+    PositiveOutputs,
+    ScaledOutput,
+)
 from relaax.algorithm_base.network import is_image, looks_like_image, one_hot_sizes
-from relaax.algorithm_base.policy_graph import LargestOutput, LargestOutputs, PolicyGraph, PositiveOutputs, ScaledOutput
 from relaax.libraries import explained
 from relaax.nn.distributions import MASKED
 from relaax.policy.policy import Policy

@@ -21,7 +21,7 @@ from relaax.algorithm_base import (
     StepResult,
     load_algorithm,
 )
-from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN

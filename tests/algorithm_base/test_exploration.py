@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy, ladder_of_epsilons
+from relaax.algorithm_base.acting.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy, ladder_of_epsilons
 
 PAPER = ([0.1, 0.01, 0.5], [0.4, 0.3, 0.3])
 

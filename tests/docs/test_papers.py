@@ -8,7 +8,7 @@ import pytest
 
 from algorithms.async_q import Config as AsyncQ
 from algorithms.da3c.model import Config as Da3c
-from algorithms.da3c_cont.model import Config as Da3cCont
+from algorithms.da3c_cont.config import Config as Da3cCont
 from algorithms.gorila.model import Config as Gorila
 from relaax.configuration import load_configuration
 from support.pages import ROOT, study

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete
-from relaax.algorithm_base.exploration import ladder_of_epsilons
+from relaax.algorithm_base.acting.exploration import ladder_of_epsilons
 from relaax.rlx import Mode
 from support.metrics_page import scalars
 from support.processes import Processes, Running, wait_until

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Leaves, ParameterServerBase, StepResult
+from relaax.algorithm_base.acting.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.network import NetworkConfig, network_for
 from relaax.algorithm_base.observations import ObservationEncoder
-from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph
 from relaax.nn.action_values import ActionValues
 from relaax.nn.engine import make_actor
 from relaax.nn.initialization import orthogonal_parameters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.algorithm_base.agent import AgentBase, AgentContext, Leaves, StepResult
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.learner import LearnerBase, LearnerContext
-from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.hosting.fingerprint import fingerprint

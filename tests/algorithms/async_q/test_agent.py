@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, MultiDiscrete, Space, StepResult, load_algorithm
-from relaax.algorithm_base.exploration import drawn_epsilons
-from relaax.algorithm_base.policy_graph import LargestOutput
+from relaax.algorithm_base.acting.exploration import drawn_epsilons
+from relaax.algorithm_base.acting.policy_graph import LargestOutput
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.configuration import ConfigurationError
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.agent import Leaves
-from relaax.algorithm_base.policy_graph import (
+from relaax.algorithm_base.acting.policy_graph import (
     GreedyAction,
     LargestOutput,
     LargestOutputs,
     PositiveOutputs,
     ScaledOutput,
 )
+from relaax.algorithm_base.agent import Leaves
 from relaax.configuration.errors import unknown
 from relaax.nn.distributions import (
     Bernoulli,
@@ -33,7 +33,7 @@ from relaax.rlx import Box, Dict, Discrete, ElementarySpace, MultiBinary, MultiD
 Array = npt.NDArray[Any]
 
 
-class Actions:
+class ActionMap:
     """The policy of an action space, and the conversion of its actions to leaves.
 
     A Discrete, MultiDiscrete or MultiBinary has a `Categorical`, `MultiCategorical` or `Bernoulli`. Boxes of real
@@ -48,12 +48,12 @@ class Actions:
         elements = list(space.elements())
         weights = [(entropy_weights or {}).get(path, 1.0) for path in paths_of(space)]
         boxes = [element for element in elements if isinstance(element, Box)]
-        self._parts: list[_Part]
+        self._parts: list[_Kind]
         self.policy: Distribution
         if len(boxes) == len(elements):
             self._parts = [_Reals(boxes, spherical, weights)]
         else:
-            self._parts = [_part_of(element, spherical) for element in elements]
+            self._parts = [_kind_of(element, spherical) for element in elements]
         if len(self._parts) == 1:
             self.policy = self._parts[0].policy
         else:
@@ -94,7 +94,7 @@ class Actions:
         return (part for part in self._parts if isinstance(part, _Reals))
 
 
-class _Part(ABC):
+class _Kind(ABC):
     """One distribution, and the leaves that its actions become."""
 
     policy: Distribution
@@ -108,7 +108,7 @@ class _Part(ABC):
         """Return how to compute the most probable action. `suffix`: of the names of the heads."""
 
 
-class _Choice(_Part):
+class _Choice(_Kind):
     def __init__(self, space: Discrete) -> None:
         self.policy, self._start = Categorical(space.n), space.start
 
@@ -119,7 +119,7 @@ class _Choice(_Part):
         return LargestOutput(f"policy{suffix}", self._start)
 
 
-class _Choices(_Part):
+class _Choices(_Kind):
     def __init__(self, space: MultiDiscrete) -> None:
         self.policy = MultiCategorical(space.nvec)
 
@@ -130,7 +130,7 @@ class _Choices(_Part):
         return LargestOutputs(f"policy{suffix}", self.policy.choices)
 
 
-class _Bits(_Part):
+class _Bits(_Kind):
     def __init__(self, space: MultiBinary) -> None:
         self.policy, self._shape = Bernoulli(math.prod(space.shape)), space.shape
 
@@ -145,7 +145,7 @@ LARGEST_BOUND = 1e6
 """Bounds of at least this size count as unbounded: spaces often give ±3.4e38, the largest float32."""
 
 
-class _Reals(_Part):
+class _Reals(_Kind):
     """Normally distributed actions u, float32 [N, D], for Boxes of real numbers.
 
     If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. In other dimensions u is
@@ -196,7 +196,7 @@ class _Reals(_Part):
         return ScaledOutput(f"mean{suffix}", self._centre, self._radius, self._low, self._high)
 
 
-def _part_of(element: ElementarySpace, spherical: bool) -> _Part:
+def _kind_of(element: ElementarySpace, spherical: bool) -> _Kind:
     if isinstance(element, Discrete):
         return _Choice(element)
     if isinstance(element, MultiDiscrete):
@@ -220,7 +220,7 @@ def paths_of(space: Space) -> list[str]:
 
 
 def actions_refusal(space: Space, entropy_weights: Mapping[str, float]) -> str | None:
-    """Return the end of a sentence that refuses `space` or its `entropy_weights`, or None if `Actions` supports it."""
+    """Return the end of a sentence that refuses the space or the weights; None if `ActionMap` supports them."""
     for element in space.elements():
         if isinstance(element, Box) and element.dtype.kind != "f":
             return (
