@@ -125,19 +125,21 @@ def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
         kind = kind_of(message)
         body = getattr(message, kind)
         if kind == "hello":
-            numbers = [body.environments, body.mode, body.frame_skip, int(body.reports_episodes)]
+            flags = [int(body.reports_episodes), int(body.out_of_step)]
+            numbers = [body.environments, body.mode, body.frame_skip, *flags]
             autoreset = [len(body.autoreset), *body.autoreset]
             texts = [_hex(text.encode()) for text in (body.environment, body.host, body.token, body.session_id)]
             spaces = [*_space(body.observation_space), *_space(body.action_space)]
             lines.append(["connect", f"127.0.0.1:{port}", *numbers, *autoreset, *texts, *spaces])
         elif kind == "init":
-            lines.append(["init", _mask(body.partial), *_leaves(body.observation)])
+            lines.append(["init", _mask(body.partial), _mask(body.idle), *_leaves(body.observation)])
         elif kind in ("step", "reset"):
-            masks = [_mask(body.terminated)] if kind == "step" else []
+            fields = (body.terminated, body.truncated, body.idle) if kind == "step" else (body.truncated,)
+            masks = [_mask(one) for one in fields]
             episodes = ",".join(f"{e.environment}:{_bits(e.episode_return)}:{e.length}" for e in body.episodes)
             observation = body.observation if kind == "step" else []
             leaves = [*_leaves(observation), *_leaves(body.final_observation)]
-            lines.append([kind, *_numbers(body.reward), *masks, _mask(body.truncated), episodes or "-", *leaves])
+            lines.append([kind, *_numbers(body.reward), *masks, episodes or "-", *leaves])
         elif kind == "metrics":
             lines += [["metric", _hex(scalar.name.encode()), _bits(scalar.value)] for scalar in body.scalars]
         elif kind == "ping":
@@ -251,8 +253,10 @@ def _sort(space: Any) -> None:
 def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines that the client must print. After `lost CODE` and `finished STEP`, it also prints a sentence."""
     lines = []
+    out_of_step = False  # whether the hello asks for it
     for entry in entries:
         if entry["from"] == "client":
+            out_of_step = out_of_step or entry["message"].get("hello", {}).get("outOfStep", False)
             continue
         if "error" in entry:
             lines.append(f"lost {ErrorCode[entry['error'].removeprefix('ERROR_CODE_')].value}")
@@ -260,7 +264,9 @@ def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
         message = json_format.ParseDict(entry["message"], rlx_pb2.ServerMessage())
         kind = kind_of(message)
         body = getattr(message, kind)
-        if kind == "welcome":
+        if kind == "welcome" and out_of_step and not body.out_of_step:
+            lines.append(f"lost {ErrorCode.UNSUPPORTED_SPACE.value}")  # the client needs it and gives up
+        elif kind == "welcome":
             lines.append(f"welcome {body.session_id.encode().hex()} {body.algorithm.encode().hex()}")
         elif kind == "actions":
             lines.append(" ".join(["actions", *_leaves(body.action)]))
