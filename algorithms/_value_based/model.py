@@ -17,6 +17,7 @@ from relaax.algorithm_base import (
     Space,
     TargetInterval,
 )
+from relaax.algorithm_base.acting.actions import actions_refusal
 from relaax.algorithm_base.network import AgentConfig, agent_network, agent_statistics, observation_refusal
 from relaax.algorithm_base.values import Errors
 from relaax.nn.action_values import ActionValues
@@ -112,7 +113,7 @@ def value_refusal(config: ActionValueConfig, observation_space: Space, action_sp
         return (
             f"{config.name} cannot handle the action space {action_space}: it handles one Discrete; the network "
             "estimates a value for each of its actions"
-            "; da3c handles other actions"
+            + ("" if actions_refusal(action_space, {}) else "; da3c handles these actions")
         )
     values = action_values(config, action_space)
     return observation_refusal(

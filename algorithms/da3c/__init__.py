@@ -1,4 +1,4 @@
-"""Distributed A3C (Mnih et al. 2016): actor-critic, all action spaces.
+"""Distributed A3C (Mnih et al. 2016): actor-critic, any actions.
 
 The paper's algorithm, with workers on many machines in place of threads.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MIN_SIMILARITY = 0.75
 _REPORT_SECONDS = 45.0
 """Seconds without a report after which the requirements on a program are printed. A check takes at most 30."""
-_MOST_GENERAL = ("da3c", "da3c_cont")  # support the most kinds of spaces, with discrete and with continuous actions
+_MOST_GENERAL = "da3c"  # supports the most kinds of spaces
 
 
 def check(
@@ -183,11 +183,8 @@ def _check_algorithms(
 
     refusals = {algorithm.name: algorithm.refusal(config, *spaces) for algorithm, config in _algorithms()}
     supporting = [name for name, refusal in refusals.items() if refusal is None]
-    refused = (
-        None
-        if supporting
-        else "; ".join(refusal.sentence for name in _MOST_GENERAL if (refusal := refusals[name]) is not None)
-    )
+    general = refusals[_MOST_GENERAL]
+    refused = None if supporting or general is None else general.sentence
     if configuration is not None and isinstance(configuration.algorithm_config, ConfigBase):
         algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
         refusal = algorithm.refusal(configuration.algorithm_config, *spaces)

@@ -70,9 +70,10 @@ ACTIONS = {
         "Dict({'arm': Box(-1, 1, (2, 2)), 'leg': Tuple([Box(0, 1, (1,)), Box(shape=())])})",
         "action['arm'].shape == (2, 2) and [part.shape for part in action['leg']] == [(1,), ()]",
     ),
-}
-PROTOCOL_ONLY = {  # supported by the protocol, but not by a bundled algorithm
-    "mixed": ("Tuple([Discrete(2), Box(shape=(1,))])", "type(action[0]) is int and action[1].shape == (1,)"),
+    "mixed": (
+        "Dict({'move': Box(-1, 1, (2,)), 'arms': Tuple([Discrete(3, -1), MultiDiscrete([2, 3]), MultiBinary(2)])})",
+        "action['move'].shape == (2,) and type(action['arms'][0]) is int and action['arms'][2].dtype == np.int8",
+    ),
 }
 
 
@@ -104,7 +105,7 @@ def space_of(text: str) -> rlx.Space:
     ("observation", "action"),
     [
         *((observation, PUSH) for observation in OBSERVATIONS.values()),
-        *((VECTOR, action) for action in (ACTIONS | PROTOCOL_ONLY).values()),
+        *((VECTOR, action) for action in ACTIONS.values()),
     ],
 )
 def test_environment_of_any_space_is_served(observation: tuple[str, str], action: tuple[str, str]) -> None:
@@ -131,6 +132,7 @@ def test_environment_of_any_space_is_served(observation: tuple[str, str], action
         ("nested", "bits", "da3c"),
         ("nested", "real, a dict", "da3c_cont"),
         ("planes", "real", "da3c_cont"),
+        ("dict", "mixed", "da3c"),
     ],
 )
 def test_environment_of_any_space_trains(observation: str, action: str, algorithm: str, runs: Runs) -> None:

@@ -345,9 +345,11 @@ def test_wrong_action_size_ends_the_run_with_one_sentence(runs: Runs) -> None:
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_unsupported_space_ends_the_run_with_one_sentence(runs: Runs) -> None:
-    run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
+    run = runs.start(*SMALL, "--set", "run.name=Pendulum-v1", config="async_q_gym_cartpole")
     assert run.running.wait(150) == 2, run.running.report()
-    assert "da3c_cont cannot handle the action space Discrete(2); it handles Box of real numbers" in run.running.stderr
+    assert (
+        "async_q cannot handle the action space Box(float32, [1], -2..2): it handles one Discrete" in run.running.stderr
+    )
     assert "was restarted" not in run.running.stderr
     assert "Traceback" not in run.running.stderr
     run.expect_nothing_left()

@@ -58,9 +58,10 @@ def test_variable_overrides_file_but_not_command_line(file: Path) -> None:
 
 
 def test_variable_can_select_the_algorithm(file: Path) -> None:
-    environ = {"RELAAX_ALGORITHM__PATH": "da3c_cont", "RELAAX_ALGORITHM__SPHERICAL": "true"}
-    assert load(file, **environ).algorithm["spherical"] is True
-    with pytest.raises(ConfigurationError, match="RELAAX_ALGORITHM__SPHERICAL sets no key"):
+    file.write_text("algorithm: {path: da3c}")
+    environ = {"RELAAX_ALGORITHM__PATH": "n_step_q", "RELAAX_ALGORITHM__DOUBLE": "true"}
+    assert load(file, **environ).algorithm["double"] is True
+    with pytest.raises(ConfigurationError, match="RELAAX_ALGORITHM__DOUBLE sets no key"):
         load(file, "algorithm.path=da3c", **environ)
 
 

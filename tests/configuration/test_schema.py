@@ -82,7 +82,7 @@ def test_schema_accepts_valid_files(text: str) -> None:
         "algorithm: {path: da3c, entropi_beta: 1}",
         "algorithm: {path: da3c, entropy_beta: -1}",
         "algorithm: {path: da3c, entropy_beta: 1e}",
-        "algorithm: {path: ../algorithms/da3c, spherical: true}",
+        "algorithm: {path: ../algorithms/da3c, double: true}",
         "algorithm: {path: da3c, rmsprop: {}}",
         "algorithm: {path: da3c, RMSProp: {decay: 1}}",
         "algorithm: {path: mine.py, seed: -1}",
@@ -98,8 +98,8 @@ def test_schema_refuses_invalid_files(text: str) -> None:
 
 
 def test_schema_of_one_algorithm_applies_to_any_path() -> None:
-    assert accepts("algorithm: {path: ../elsewhere/copy, spherical: true}", "da3c_cont")
-    assert not accepts("algorithm: {path: ../elsewhere/copy, spherical: true}", "da3c")
+    assert accepts("algorithm: {path: ../elsewhere/copy, double: true}", "n_step_q")
+    assert not accepts("algorithm: {path: ../elsewhere/copy, double: true}", "da3c")
 
 
 def test_every_key_is_described() -> None:

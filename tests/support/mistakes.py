@@ -238,10 +238,10 @@ def _misspelt_configuration() -> object:
     return find_configuration("da3c_gym_cartpol")
 
 
-@mistake("continuous actions with da3c")
+@mistake("continuous actions with n_step_q")
 def _continuous() -> object:
-    algorithm = load_algorithm("da3c", Path())
-    config = algorithm.configure({"path": "da3c"})
+    algorithm = load_algorithm("n_step_q", Path())
+    config = algorithm.configure({"path": "n_step_q"})
     refused = algorithm.refusal(config, rlx.Box(shape=(3,)), rlx.Box(-2, 2, (1,)))
     assert refused is not None
     return refused.sentence

@@ -87,11 +87,11 @@ class TestNStepLstm(AgentCompliance):
     action_space = Discrete(3)
 
 
-def test_refusal_of_several_choices_suggests_da3c() -> None:
-    for space in (MultiDiscrete([2, 3]), MultiBinary(2)):
+def test_refusal_of_other_actions_suggests_da3c() -> None:
+    for space in (MultiDiscrete([2, 3]), MultiBinary(2), Box(-1, 1, (2,)), Tuple([Discrete(2)])):
         refused = N_STEP_Q.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, space)
         assert refused is not None
         assert refused.sentence == (
             f"n_step_q cannot handle the action space {space}: it handles one Discrete; the network estimates "
-            "a value for each of its actions; da3c handles other actions"
+            "a value for each of its actions; da3c handles these actions"
         )
