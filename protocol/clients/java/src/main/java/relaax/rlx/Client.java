@@ -37,6 +37,7 @@ public final class Client implements AutoCloseable {
 
     private static final int HELLO = 1, INIT = 2, STEP = 3, RESET = 4, METRICS = 5, PING = 6, PONG = 7, BYE = 8;
     private static final int WELCOME = 1, ACTIONS = 2, RETURNS = 3, ERROR = 4, FINISHED = 5;
+    private static final int UNSUPPORTED_SPACE = 6;
     private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
     private static final String SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: "
         + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
@@ -69,6 +70,8 @@ public final class Client implements AutoCloseable {
         public String sessionId = "";
         public int frameSkip = 1;
         public boolean reportsEpisodes;
+        /** Whether calls may mark environments as idle. The server and its algorithm must support it. */
+        public boolean outOfStep;
         /** How long to retry after a failure, in seconds. Below 0: do not retry. */
         public double retrySeconds = 300;
         /** Called before each wait with the reason and the seconds. */
@@ -87,6 +90,8 @@ public final class Client implements AutoCloseable {
         /** Not used by reset. */
         public boolean[] terminated;
         public boolean[] truncated;
+        /** The environments that want no action. Requires outOfStep. Not used by reset. */
+        public boolean[] idle;
         /** Rows of ended episodes, with SAME_STEP. Required if an episode was truncated, also in reset. */
         public Object[] finalObservation;
         public List<Episode> episodes = List.of();
@@ -106,7 +111,7 @@ public final class Client implements AutoCloseable {
     private byte[] buffer = new byte[HANDSHAKE_BYTES];
     private int from, to;
     private Part scalars = new Part();
-    private boolean[] between, ended, cut;
+    private boolean[] away, awayNext, first, resting, hidden, cut;
     private String session, algorithm = "";
     private Object[] actions;
     private double[] returns;
@@ -124,8 +129,11 @@ public final class Client implements AutoCloseable {
         if (config.addresses.isEmpty() || !config.addresses.stream().allMatch(one -> one.matches("\\S+:\\d{1,5}"))) {
             throw new IllegalArgumentException("the addresses " + config.addresses + ": use HOST:PORT, or several");
         }
-        between = new boolean[n];
-        ended = new boolean[n];
+        away = new boolean[n];
+        awayNext = new boolean[n];
+        first = new boolean[n];
+        resting = new boolean[n];
+        hidden = new boolean[n];
         cut = new boolean[n];
         limit = HANDSHAKE_BYTES;
         framed(HELLO, hello(true));
@@ -163,15 +171,22 @@ public final class Client implements AutoCloseable {
 
     /** Begin an episode in every environment and return the first actions. {@code partial}: null, or true where an episode continues. */
     public Object[] init(Object[] observation, boolean[] partial) throws RlxException {
+        return init(observation, partial, null);
+    }
+
+    /** As above. {@code idle}: null, or true where an environment is away and its observation void. Requires outOfStep. */
+    public Object[] init(Object[] observation, boolean[] partial, boolean[] idle) throws RlxException {
         if (playing) throw new IllegalArgumentException("an episode is in progress: call reset first");
         if (partial != null && partial.length != n) throw new IllegalArgumentException("partial has " + n + " entries");
-        Part content = new Part().leaves(1, this.observation, pack(observation), n).mask(2, partial);
+        checkIdle(idle);
+        boolean[] absent = idle == null ? new boolean[n] : idle.clone();
+        Part content = new Part().leaves(1, this.observation, pack(observation, absent), n).mask(2, partial).mask(3, absent);
         while (true) {
             connect();
             try {
                 hear(0);
                 ask(INIT, content, ACTIONS);
-                between = new boolean[n];
+                away = absent;
                 return actions;
             } catch (RlxException e) {
                 if (e.meaning != Meaning.INTERRUPTED) throw e;
@@ -180,18 +195,18 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
-     * whose episode ended with the step before is void.
+     * Send an outcome and return the next actions. The client sets `first`: the reward of an environment that was between
+     * two episodes is void. The rows of idle environments are void, except those of an episode that ends.
      */
     public Object[] step(Outcome o) throws RlxException {
         check(o, true);
-        Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(o.observation), n);
+        Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(o.observation, hidden), n);
         content.mask(3, o.terminated).mask(4, cut);
-        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation), n);
-        content.mask(6, between).episodes(7, o.episodes);
+        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation, resting), n);
+        content.mask(6, first).episodes(7, o.episodes).mask(8, o.idle);
         hear(0);
         ask(STEP, content, ACTIONS);
-        for (int i = 0; i < n; i++) between[i] = ended[i] && habit(i) == Autoreset.NEXT_STEP;
+        away = awayNext.clone();
         return actions;
     }
 
@@ -199,7 +214,7 @@ public final class Client implements AutoCloseable {
     public double[] reset(Outcome o) throws RlxException {
         check(o, false);
         Part content = new Part().doubles(1, o.reward).mask(2, cut);
-        if (o.finalObservation != null) content.leaves(3, observation, pack(o.finalObservation), n);
+        if (o.finalObservation != null) content.leaves(3, observation, pack(o.finalObservation, null), n);
         content.episodes(4, o.episodes);
         hear(0);
         ask(RESET, content, RETURNS);
@@ -408,7 +423,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    private void readWelcome(Message m) throws Wire.Wrong {
+    private void readWelcome(Message m) throws Wire.Wrong, RlxException {
         Message limits = Message.parse(m.all(5));
         m.text(2);
         String givenSession = m.text(3);
@@ -422,6 +437,12 @@ public final class Client implements AutoCloseable {
         if (!(idle > 0 && heartbeat > 0 && Double.isFinite(idle + heartbeat))) throw new Wire.Wrong(Wire.VALUE);
         if (!givenSession.matches("[A-Za-z0-9_-]{0,128}")) throw new Wire.Wrong(Wire.VALUE);
         if (Math.max(seen, acted) > given) throw new Wire.Wrong(9);
+        boolean supported = m.integer(6) != 0;
+        if (supported && !config.outOfStep) throw new Wire.Wrong(Wire.VALUE);
+        if (config.outOfStep && !supported) {
+            String sentence = where() + ": the server or its algorithm does not support environments out of step (outOfStep)";
+            throw new RlxException(Meaning.FAILED, UNSUPPORTED_SPACE, sentence, 0, 0);
+        }
         session = givenSession;
         limit = given;
         most = Math.min(given, HANDSHAKE_BYTES + 2 * acted + 16 * n); // the longest possible answer
@@ -512,6 +533,7 @@ public final class Client implements AutoCloseable {
         hello.space(8, config.observation, bounds).space(9, config.action, true).integer(10, n);
         hello.packed(11, config.autoreset.stream().mapToLong(habit -> habit.ordinal() + 1).toArray());
         hello.integer(12, config.mode.ordinal() + 1).text(13, session).integer(14, config.reportsEpisodes ? 1 : 0);
+        hello.integer(15, config.outOfStep ? 1 : 0);
         return bounds && hello.size() > HANDSHAKE_BYTES - 4 ? hello(false) : hello;
     }
 
@@ -545,16 +567,25 @@ public final class Client implements AutoCloseable {
         playing = due == ACTIONS;
     }
 
-    private List<byte[]> pack(Object[] leaves) {
+    /** Pack an observation. The values of rows that are {@code hidden} are not checked. */
+    private List<byte[]> pack(Object[] leaves, boolean[] hidden) {
         if (leaves == null || leaves.length != observation.size()) {
             throw new IllegalArgumentException("an observation has " + observation.size() + " leaves");
         }
         List<byte[]> all = new ArrayList<>();
-        for (int i = 0; i < leaves.length; i++) all.add(observation.get(i).pack(leaves[i], n));
+        for (int i = 0; i < leaves.length; i++) all.add(observation.get(i).pack(leaves[i], n, hidden));
         return all;
     }
 
-    /** Check an outcome, and record which episodes end and which of these are truncated. */
+    private void checkIdle(boolean[] idle) {
+        if (idle == null) return;
+        if (idle.length != n) throw new IllegalArgumentException("idle has " + n + " entries");
+        for (int i = 0; i < n; i++) {
+            if (idle[i] && !config.outOfStep) throw new IllegalArgumentException("environment " + i + " is idle: set outOfStep to true");
+        }
+    }
+
+    /** Check an outcome, and record the masks of its message. */
     private void check(Outcome o, boolean stepping) throws RlxException {
         if (end != null) throw end;
         if (socket == null) throw lost != null ? lost : interrupted(0, "the connection is lost: call init to reconnect", 0);
@@ -562,19 +593,25 @@ public final class Client implements AutoCloseable {
         if (o.reward.length != n || o.terminated != null && o.terminated.length != n || o.truncated != null && o.truncated.length != n) {
             throw new IllegalArgumentException("rewards and masks have " + n + " entries");
         }
+        if (stepping) checkIdle(o.idle);
         boolean needed = false, allowed = !stepping;
         for (int i = 0; i < n; i++) {
             boolean over = stepping && o.terminated != null && o.terminated[i];
-            cut[i] = o.truncated != null && o.truncated[i] && !over && (stepping || !between[i]);
-            ended[i] = over || cut[i];
+            boolean idle = stepping && o.idle != null && o.idle[i];
+            cut[i] = o.truncated != null && o.truncated[i] && !over && (stepping || !away[i]);
+            boolean ended = over || cut[i];
+            first[i] = away[i] && !idle;
+            resting[i] = idle && !ended;
+            hidden[i] = idle && !(ended && habit(i) == Autoreset.NEXT_STEP);
+            awayNext[i] = ended ? idle || habit(i) == Autoreset.NEXT_STEP : idle && away[i];
             if (!(Math.abs(o.reward[i]) <= 1e15)) {
                 throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; it must be from -1e15 to 1e15");
             }
-            if (stepping && ended[i] && (habit(i) == Autoreset.DISABLED || between[i])) {
+            if (stepping && ended && (habit(i) == Autoreset.DISABLED || away[i])) {
                 throw new IllegalArgumentException("the episode of environment " + i + " cannot end in this step");
             }
             needed |= cut[i] && (!stepping || habit(i) == Autoreset.SAME_STEP);
-            allowed |= ended[i] && habit(i) == Autoreset.SAME_STEP;
+            allowed |= ended && habit(i) == Autoreset.SAME_STEP;
         }
         if (needed && o.finalObservation == null) throw new IllegalArgumentException("a truncated episode needs its final observation");
         if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation was given, but no episode ended");

@@ -94,8 +94,11 @@ public sealed interface Space {
             }
         }
 
-        /** The bytes of the numbers of n environments, from a primitive array of their length. */
-        byte[] pack(Object numbers, int n) {
+        /**
+         * The bytes of the numbers of n environments, from a primitive array of their length. The values of rows that are
+         * {@code hidden} are not checked; null: all are.
+         */
+        byte[] pack(Object numbers, int n, boolean[] hidden) {
             ByteBuffer to = ByteBuffer.allocate(size * n).order(ByteOrder.LITTLE_ENDIAN);
             int length = java.lang.reflect.Array.getLength(numbers);
             if (numbers.getClass() != like(0).getClass() || length != elements * n) {
@@ -108,7 +111,7 @@ public sealed interface Space {
             else if (numbers instanceof long[] some) to.asLongBuffer().put(some);
             else if (numbers instanceof float[] some) to.asFloatBuffer().put(some);
             else to.asDoubleBuffer().put((double[]) numbers);
-            if (!legal(to, n, false)) {
+            if (!legal(to, n, false, hidden)) {
                 throw new IllegalArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
             }
             return to.array();
@@ -138,13 +141,18 @@ public sealed interface Space {
             };
         }
 
-        /** Whether the bytes are n values of the space. {@code bounds}: also check the bounds of a box, as for actions. */
-        boolean legal(ByteBuffer data, int n, boolean bounds) {
+        /**
+         * Whether the bytes are n values of the space, except for {@code hidden} rows. {@code bounds}: also check the bounds of a box,
+         * as for actions.
+         */
+        boolean legal(ByteBuffer data, int n, boolean bounds, boolean[] hidden) {
             boolean free = space instanceof Box && !bounds && dtype.compareTo(Dtype.BOOL) > 0 && dtype.compareTo(Dtype.FLOAT16) < 0;
             ByteBuffer b = data.duplicate().order(ByteOrder.LITTLE_ENDIAN).rewind();
             if (b.remaining() != n * size) return false;
-            for (int i = 0; !free && i < n * elements; i++) {
-                if (!inRange(b, i * dtype.size, i % elements, bounds)) return false;
+            for (int row = 0; !free && row < n; row++) {
+                for (int i = 0; (hidden == null || !hidden[row]) && i < elements; i++) {
+                    if (!inRange(b, (row * elements + i) * dtype.size, i, bounds)) return false;
+                }
             }
             return true;
         }

@@ -240,7 +240,7 @@ final class Wire {
             long[] shape = array.shape(leaf.shape.length + 1);
             boolean fits = shape.length == leaf.shape.length + 1 && shape[0] == n && array.integer(1) == leaf.dtype.number();
             for (int k = 0; fits && k < leaf.shape.length; k++) fits = shape[k + 1] == leaf.shape[k];
-            if (!fits || !leaf.legal(array.data(3), n, true)) throw new Wrong(VALUE);
+            if (!fits || !leaf.legal(array.data(3), n, true, null)) throw new Wrong(VALUE);
             all[i] = leaf.unpack(array.data(3));
         }
         return all;

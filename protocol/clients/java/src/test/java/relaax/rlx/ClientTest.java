@@ -32,6 +32,9 @@ final class ClientTest {
     private static final String ACTIONS = "0000001312110a0f08091201011a080200000000000000";
     private static final String FULL = "000000152213080b120466756c6c180121000000000000e83f";
     private static final String OVER = "000000062a0410c0c407";
+    /** A welcome with out_of_step, and actions of two environments. */
+    private static final String TURNS = WELCOME.replace("2c0a2a", "2e0a2c") + "3001";
+    private static final String TWO = "0000001b12190a1708091201021a10" + "00".repeat(16);
     private static final Object[] SEEN = {new float[] {0, 0}};
     /** For observations that are larger than socket buffers, and with a heartbeat of 0.1 s. */
     private static final String ROOM = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
@@ -238,6 +241,133 @@ final class ClientTest {
         check(!server.told().contains("1a1c"), "a step was sent");
     }
 
+    private static Client.Config players(Client.Autoreset mode, String address) {
+        Client.Config c = point(address);
+        c.environments = 2;
+        c.autoreset = List.of(mode);
+        c.outOfStep = true;
+        return c;
+    }
+
+    /** The leaves of two environments. null: a void row, of NaN. */
+    private static Object[] rows(Float one, Float other) {
+        float a = one == null ? Float.NaN : one, b = other == null ? Float.NaN : other;
+        return new Object[] {new float[] {a, a, b, b}};
+    }
+
+    /** Masks are of the form "01". */
+    private static Client.Outcome turn(Object[] observation, String idle, String terminated, String truncated) {
+        Client.Outcome o = outcome(0, observation);
+        o.reward = new double[2];
+        o.idle = mask(idle);
+        o.terminated = mask(terminated);
+        o.truncated = mask(truncated);
+        return o;
+    }
+
+    private static boolean[] mask(String digits) {
+        return new boolean[] {digits.charAt(0) == '1', digits.charAt(1) == '1'};
+    }
+
+    /** Check that the server was told each of these pieces, in this order. */
+    private static void checkOrder(String told, String... pieces) {
+        int at = 0;
+        for (String piece : pieces) {
+            at = told.indexOf(piece, at);
+            check(at >= 0, piece + " is not in its place in " + told);
+            at += piece.length();
+        }
+    }
+
+    private static void playersTakeTurns() throws Exception {
+        Server server = new Server(new Object[] {TURNS, TWO, TWO, TWO, TWO, TWO});
+        try (Client client = new Client(players(Client.Autoreset.SAME_STEP, server.address()))) {
+            client.init(rows(1f, null), null, mask("01"));
+            client.step(turn(rows(null, 2f), "10", "00", "00"));
+            client.step(turn(rows(3f, null), "01", "00", "00"));
+            client.step(turn(rows(null, null), "11", "11", "00"));
+            client.step(turn(rows(4f, 5f), "00", "00", "00"));
+        }
+        String none = "0000c07f".repeat(2), one = "0000803f".repeat(2), two = "00000040".repeat(2);
+        String three = "00004040".repeat(2), both = "00008040".repeat(2) + "0000a040".repeat(2);
+        checkOrder(server.told(), "5002" + "5a0102" + "6001" + "7801", one + none + "1a020001", none + two + "32020001" + "42020100",
+                three + none + "42020001" + "0000", none + none + "1a020101" + "42020101" + "0000", both + "32020101");
+    }
+
+    private static void environmentsThatLeaveHaveAnObservationWhereTheirModeHasIt() throws Exception {
+        Server server = new Server(new Object[] {TURNS, TWO, TWO, TWO, TWO, "000000141a120a10" + "00".repeat(16)});
+        try (Client client = new Client(players(Client.Autoreset.NEXT_STEP, server.address()))) {
+            client.init(rows(null, null), null, mask("11"));
+            refused(() -> client.step(turn(rows(null, 1f), "00", "00", "00")));
+            client.step(turn(rows(1f, 2f), "00", "00", "00"));
+            refused(() -> client.step(turn(rows(3f, null), "11", "01", "00")));
+            client.step(turn(rows(null, 3f), "11", "01", "00"));
+            for (String idle : List.of("00", "01")) refused(() -> client.step(turn(rows(4f, 4f), idle, "00", "01")));
+            client.step(turn(rows(4f, null), "01", "00", "00"));
+            Client.Outcome last = turn(null, "00", "00", "11");
+            last.finalObservation = rows(5f, null);
+            refused(() -> client.reset(last));
+            last.finalObservation = rows(5f, 6f);
+            client.reset(last);
+        }
+        String none = "0000c07f".repeat(2), three = "00004040".repeat(2), four = "00008040".repeat(2);
+        checkOrder(server.told(), none + none + "1a020101", "32020101" + "0000", none + three + "1a020001" + "42020101" + "0000",
+                four + none + "42020001" + "0000", "12020100");
+        Server other = new Server(new Object[] {TURNS, TWO, TWO, TWO});
+        try (Client client = new Client(players(Client.Autoreset.SAME_STEP, other.address()))) {
+            client.init(rows(1f, 1f), null);
+            Client.Outcome cut = turn(rows(null, null), "11", "00", "01");
+            refused(() -> client.step(cut));
+            cut.finalObservation = rows(1f, null);
+            refused(() -> client.step(cut));
+            cut.finalObservation = rows(null, 7f);
+            client.step(cut);
+            client.step(turn(rows(1f, 8f), "00", "00", "00"));
+        }
+        checkOrder(other.told(), none + none + "22020001", none + "0000e040".repeat(2) + "42020101", "32020001");
+    }
+
+    private static void idleIsRefusedWhereItIsNotAllowed() throws Exception {
+        Server server = new Server(new Object[] {TURNS, TWO, TWO}, new Object[] {WELCOME, TWO});
+        Client.Config config = players(Client.Autoreset.DISABLED, server.address());
+        try (Client client = new Client(config)) {
+            refused(() -> client.init(rows(1f, 1f), null, new boolean[1]));
+            client.init(rows(1f, null), null, mask("01"));
+            Client.Outcome one = turn(rows(1f, 1f), "00", "00", "00");
+            one.idle = new boolean[3];
+            refused(() -> client.step(one));
+            for (String over : List.of("10", "01")) refused(() -> client.step(turn(rows(1f, 1f), "11", over, "00")));
+            refused(() -> client.step(turn(rows(null, 1f), "01", "00", "00")));
+            client.step(turn(rows(null, null), "11", "00", "00"));
+        }
+        config.outOfStep = false;
+        try (Client client = new Client(config)) {
+            refused(() -> client.init(rows(1f, 1f), null, mask("01")));
+            client.init(rows(1f, 1f), null, mask("00"));
+            refused(() -> client.step(turn(rows(1f, 1f), "10", "00", "00")));
+        }
+        String told = server.told();
+        check(told.split("000000(2e|3[0-9a-f])1a", -1).length == 2, "a refused step was sent: " + told);
+        check(told.split("6001" + "7801", -1).length == 2, "the hello of a client in step asks for out_of_step: " + told);
+    }
+
+    private static void welcomeMustAgreeOnOutOfStep() throws Exception {
+        for (boolean asked : new boolean[] {true, false}) {
+            Server server = new Server(new Object[] {asked ? WELCOME : TURNS, TWO});
+            Client.Config config = players(Client.Autoreset.DISABLED, server.address());
+            config.outOfStep = asked;
+            config.retrySeconds = 60;
+            try (Client client = new Client(config)) {
+                client.init(rows(1f, 1f), null);
+                check(false, "the welcome was accepted");
+            } catch (RlxException e) {
+                check(e.meaning == Meaning.FAILED && e.code == (asked ? 6 : 8), e);
+                check(e.getMessage().contains("does not support environments out of step") == asked, e);
+            }
+            server.told();
+        }
+    }
+
     private static void longHelloOmitsBoundsOrIsRefused() throws Exception {
         double[] ones = new double[5000];
         Arrays.fill(ones, 1);
@@ -416,6 +546,10 @@ final class ClientTest {
         invalidArgumentsAreNotSent();
         reconnects();
         oneEntryForEachEnvironment();
+        playersTakeTurns();
+        environmentsThatLeaveHaveAnObservationWhereTheirModeHasIt();
+        idleIsRefusedWhereItIsNotAllowed();
+        welcomeMustAgreeOnOutOfStep();
         longHelloOmitsBoundsOrIsRefused();
         lastMessageIsReportedBeforeAStep();
         lastMessageIsReportedWhenAWriteFails();

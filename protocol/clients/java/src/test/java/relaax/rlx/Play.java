@@ -96,6 +96,7 @@ final class Play {
         o.reward = numbers();
         if (stepping) o.terminated = mask();
         o.truncated = mask();
+        if (stepping) o.idle = mask();
         o.episodes = new ArrayList<>();
         for (String one : words.pop().split(",")) {
             String[] parts = one.split(":");
@@ -113,6 +114,7 @@ final class Play {
         c.mode = Client.Mode.values()[(int) integer() - 1];
         c.frameSkip = (int) integer();
         c.reportsEpisodes = integer() != 0;
+        c.outOfStep = integer() != 0;
         c.autoreset = many(() -> Client.Autoreset.values()[(int) integer() - 1]);
         c.environment = text();
         c.host = text();
@@ -134,7 +136,7 @@ final class Play {
 
     private void show(Object[] actions) {
         StringBuilder line = new StringBuilder("actions");
-        for (int i = 0; i < actions.length; i++) line.append(' ').append(hex(action.get(i).pack(actions[i], n)));
+        for (int i = 0; i < actions.length; i++) line.append(' ').append(hex(action.get(i).pack(actions[i], n, null)));
         System.out.println(line);
     }
 
@@ -143,8 +145,8 @@ final class Play {
             case "connect" -> connect();
             case "metric" -> client.metric(text(), number(words.pop()));
             case "init" -> {
-                boolean[] partial = mask();
-                show(client.init(leaves(), partial));
+                boolean[] partial = mask(), idle = mask();
+                show(client.init(leaves(), partial, idle));
             }
             case "step" -> show(client.step(outcome(true)));
             case "reset" -> {
