@@ -75,6 +75,8 @@ namespace Rlx
         public string Token = "", Environment = "", Host = "", SessionId = "";
         public int FrameSkip = 1;
         public bool ReportsEpisodes;
+        /// <summary>Whether calls may mark environments as idle. The server and its algorithm must support it.</summary>
+        public bool OutOfStep;
         /// <summary>How long to retry after a failure, in seconds. Below 0: do not retry.</summary>
         public double RetrySeconds = 300;
         /// <summary>Called before each wait with the reason and the seconds.</summary>
@@ -96,6 +98,8 @@ namespace Rlx
         /// <summary>Not used by Reset.</summary>
         public bool[] Terminated;
         public bool[] Truncated;
+        /// <summary>The environments that want no action. Requires OutOfStep. Not used by Reset.</summary>
+        public bool[] Idle;
         /// <summary>Rows of ended episodes, with SameStep. Required if an episode was truncated, also in Reset.</summary>
         public Array[] FinalObservation;
         public List<Episode> Episodes = new List<Episode>();
@@ -113,6 +117,7 @@ namespace Rlx
 
         private const uint Hello = 1, InitKind = 2, StepKind = 3, ResetKind = 4, Metrics = 5, Ping = 6, Pong = 7, Bye = 8;
         private const uint Welcome = 1, Actions = 2, Returns = 3, Error = 4, Finished = 5;
+        private const int UnsupportedSpace = 6;
         private const int HandshakeBytes = 65536, Slice = 65536;
         private const string SpeaksGrpc = "this port speaks gRPC, like the ports of parameter and replay servers: "
             + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
@@ -134,7 +139,7 @@ namespace Rlx
         private Stopwatch since, left;
         private byte[] buffer = new byte[HandshakeBytes];
         private Part scalars = new Part();
-        private bool[] between, ended, cut;
+        private bool[] away, awayNext, first, resting, hidden, cut;
         private Array[] actions;
         private double[] returns;
 
@@ -158,8 +163,11 @@ namespace Rlx
                 throw new ArgumentException(n + " environments: use 1 to 65536, and one autoreset mode for all or for each");
             if (config.Addresses.Length == 0 || !config.Addresses.All(one => Regex.IsMatch(one, @"\A\S+:[0-9]{1,5}\z")))
                 throw new ArgumentException("the addresses '" + string.Join(",", config.Addresses) + "': use HOST:PORT, or several");
-            between = new bool[n];
-            ended = new bool[n];
+            away = new bool[n];
+            awayNext = new bool[n];
+            first = new bool[n];
+            resting = new bool[n];
+            hidden = new bool[n];
             cut = new bool[n];
             limit = HandshakeBytes;
             Framed(Hello, HelloOf(true));
@@ -188,12 +196,17 @@ namespace Rlx
             }
         }
 
-        /// <summary>Begin an episode in every environment and return the first actions. partial: null, or true where an episode continues.</summary>
-        public Array[] Init(Array[] observation, bool[] partial = null)
+        /// <summary>
+        /// Begin an episode in every environment and return the first actions. partial: null, or true where an episode
+        /// continues. idle: null, or true where an environment is away and its observation void; requires OutOfStep.
+        /// </summary>
+        public Array[] Init(Array[] observation, bool[] partial = null, bool[] idle = null)
         {
             if (playing) throw new ArgumentException("an episode is in progress: call Reset first");
             if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
-            var content = new Part().Leaves(1, this.observation, Pack(observation), n).Mask(2, partial);
+            CheckIdle(idle);
+            var absent = idle == null ? new bool[n] : (bool[])idle.Clone();
+            var content = new Part().Leaves(1, this.observation, Pack(observation, absent), n).Mask(2, partial).Mask(3, absent);
             while (true)
             {
                 Connect();
@@ -201,7 +214,7 @@ namespace Rlx
                 {
                     Hear(0);
                     Ask(InitKind, content, Actions);
-                    between = new bool[n];
+                    away = absent;
                     return actions;
                 }
                 catch (RlxException e)
@@ -212,19 +225,19 @@ namespace Rlx
         }
 
         /// <summary>
-        /// Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
-        /// whose episode ended with the step before is void.
+        /// Send an outcome and return the next actions. The client sets `first`: the reward of an environment that was
+        /// between two episodes is void. The rows of idle environments are void, except those of an episode that ends.
         /// </summary>
         public Array[] Step(Outcome o)
         {
             Check(o, true);
-            var content = new Part().Doubles(1, o.Reward).Leaves(2, observation, Pack(o.Observation), n);
+            var content = new Part().Doubles(1, o.Reward).Leaves(2, observation, Pack(o.Observation, hidden), n);
             content.Mask(3, o.Terminated).Mask(4, cut);
-            content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation), n);
-            content.Mask(6, between).Episodes(7, o.Episodes);
+            content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation, resting), n);
+            content.Mask(6, first).Episodes(7, o.Episodes).Mask(8, o.Idle);
             Hear(0);
             Ask(StepKind, content, Actions);
-            for (int i = 0; i < n; i++) between[i] = ended[i] && Habit(i) == Autoreset.NextStep;
+            away = (bool[])awayNext.Clone();
             return actions;
         }
 
@@ -437,6 +450,13 @@ namespace Rlx
             if (!(idle > 0 && heartbeat > 0) || double.IsInfinity(idle + heartbeat)) throw new WrongBytes(Message.Value);
             if (!Regex.IsMatch(session, @"\A[A-Za-z0-9_-]{0,128}\z")) throw new WrongBytes(Message.Value);
             if (Math.Max(seen, acted) > given) throw new WrongBytes(9);
+            bool supported = m.Integer(6) != 0;
+            if (supported && !config.OutOfStep) throw new WrongBytes(Message.Value);
+            if (config.OutOfStep && !supported)
+            {
+                string sentence = Where + ": the server or its algorithm does not support environments out of step (OutOfStep)";
+                throw new RlxException(Meaning.Failed, UnsupportedSpace, sentence);
+            }
             Session = session;
             Algorithm = algorithm;
             limit = given;
@@ -528,7 +548,7 @@ namespace Rlx
             hello.Text(5, config.Environment).Text(6, config.Host).Integer(7, (ulong)config.FrameSkip);
             hello.Space(8, config.Observation, bounds).Space(9, config.Action).Integer(10, (ulong)n);
             hello.Packed(11, config.Autoreset.Select(habit => (long)habit)).Integer(12, (ulong)config.Mode).Text(13, Session);
-            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u);
+            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u).Integer(15, config.OutOfStep ? 1u : 0u);
             return bounds && hello.Length > HandshakeBytes - 4 ? HelloOf(false) : hello;
         }
 
@@ -559,32 +579,47 @@ namespace Rlx
             playing = due == Actions;
         }
 
-        private byte[][] Pack(Array[] leaves)
+        // Pack an observation. The values of rows that are hidden are not checked.
+        private byte[][] Pack(Array[] leaves, bool[] hidden = null)
         {
             if (leaves == null || leaves.Length != observation.Length)
                 throw new ArgumentException("an observation has " + observation.Length + " leaves");
-            return leaves.Select((leaf, i) => observation[i].Pack(leaf, n)).ToArray();
+            return leaves.Select((leaf, i) => observation[i].Pack(leaf, n, hidden)).ToArray();
         }
 
-        // Check an outcome, and record which episodes end and which of these are truncated.
+        private void CheckIdle(bool[] idle)
+        {
+            if (idle == null) return;
+            if (idle.Length != n) throw new ArgumentException("idle has " + n + " entries");
+            int place = Array.IndexOf(idle, true);
+            if (place >= 0 && !config.OutOfStep) throw new ArgumentException("environment " + place + " is idle: set OutOfStep to true");
+        }
+
+        // Check an outcome, and record the masks of its message.
         private void Check(Outcome o, bool stepping)
         {
             if (stream == null) throw end ?? lost ?? Interrupted(0, "the connection is lost: call Init to reconnect");
             if (!playing) throw new ArgumentException("no episode is in progress: call Init first");
             if (o.Reward.Length != n || (o.Terminated ?? cut).Length != n || (o.Truncated ?? cut).Length != n)
                 throw new ArgumentException("rewards and masks have " + n + " entries");
+            if (stepping) CheckIdle(o.Idle);
             bool needed = false, allowed = !stepping;
             for (int i = 0; i < n; i++)
             {
                 bool over = stepping && o.Terminated != null && o.Terminated[i];
-                cut[i] = o.Truncated != null && o.Truncated[i] && !over && (stepping || !between[i]);
-                ended[i] = over || cut[i];
+                bool idle = stepping && o.Idle != null && o.Idle[i];
+                cut[i] = o.Truncated != null && o.Truncated[i] && !over && (stepping || !away[i]);
+                bool ended = over || cut[i];
+                first[i] = away[i] && !idle;
+                resting[i] = idle && !ended;
+                hidden[i] = idle && !(ended && Habit(i) == Autoreset.NextStep);
+                awayNext[i] = ended ? idle || Habit(i) == Autoreset.NextStep : idle && away[i];
                 if (!(Math.Abs(o.Reward[i]) <= 1e15))
                     throw new ArgumentException("the reward of environment " + i + " is " + o.Reward[i] + "; it must be from -1e15 to 1e15");
-                if (stepping && ended[i] && (Habit(i) == Autoreset.Disabled || between[i]))
+                if (stepping && ended && (Habit(i) == Autoreset.Disabled || away[i]))
                     throw new ArgumentException("the episode of environment " + i + " cannot end in this step");
                 needed |= cut[i] && (!stepping || Habit(i) == Autoreset.SameStep);
-                allowed |= ended[i] && Habit(i) == Autoreset.SameStep;
+                allowed |= ended && Habit(i) == Autoreset.SameStep;
             }
             if (needed && o.FinalObservation == null) throw new ArgumentException("a truncated episode needs its final observation");
             if (!allowed && o.FinalObservation != null) throw new ArgumentException("a final observation was given, but no episode ended");

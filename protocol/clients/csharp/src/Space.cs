@@ -99,15 +99,15 @@ namespace Rlx
             Size = Elements * bytes;
         }
 
-        /// <summary>The bytes of the numbers of n environments: an array of the dtype's type.</summary>
-        internal byte[] Pack(Array numbers, int n)
+        /// <summary>The bytes of the numbers of n environments: an array of the dtype's type. The values of rows that are hidden are not checked.</summary>
+        internal byte[] Pack(Array numbers, int n, bool[] hidden = null)
         {
             if (numbers.GetType().GetElementType() != Types[(int)Space.Dtype] || numbers.Length != n * Elements)
                 throw new ArgumentException("a leaf of the observation is " + numbers.GetType().Name + " of " + numbers.Length + "; "
                     + Types[(int)Space.Dtype].Name + " x " + n * Elements + " is due");
             var data = new byte[n * Size];
             Buffer.BlockCopy(numbers, 0, data, 0, data.Length); // little-endian machines only: Client checks
-            if (!Legal(data, n, false))
+            if (!Legal(data, n, false, hidden))
                 throw new ArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
             return data;
         }
@@ -119,13 +119,14 @@ namespace Rlx
             return numbers;
         }
 
-        /// <summary>Whether the bytes are n values of the space. Bounds of a box apply only to actions.</summary>
-        internal bool Legal(byte[] data, int n, bool bounds)
+        /// <summary>Whether the bytes are n values of the space, except for hidden rows. Bounds of a box apply only to actions.</summary>
+        internal bool Legal(byte[] data, int n, bool bounds, bool[] hidden = null)
         {
             bool free = Space.Kind == 1 && !bounds && Space.Dtype > Dtype.Bool && Space.Dtype < Dtype.Float16;
             if (data.Length != n * Size) return false;
-            for (int i = 0; !free && i < n * Elements; i++)
-                if (!InRange(data, i * bytes, i % Elements, bounds)) return false;
+            for (int row = 0; !free && row < n; row++)
+                for (int i = 0; (hidden == null || !hidden[row]) && i < Elements; i++)
+                    if (!InRange(data, (row * Elements + i) * bytes, i, bounds)) return false;
             return true;
         }
 

@@ -18,6 +18,9 @@ public static class ClientTest
     private const string Actions = "0000001312110a0f08091201011a080200000000000000";
     private const string Full = "000000152213080b120466756c6c180121000000000000e83f";
     private const string Over = "000000062a0410c0c407";
+    // A welcome with out_of_step, and actions of two environments.
+    private static readonly string Turns = Welcome.Replace("2c0a2a", "2e0a2c") + "3001";
+    private static readonly string Two = "0000001b12190a1708091201021a10" + new string('0', 32);
     private static readonly Array[] Seen = { new float[] { 0, 0 } };
     // For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
     private const string Room = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
@@ -209,6 +212,140 @@ public static class ClientTest
         Check(!server.Told().Contains("1a1c"), "a step was sent");
     }
 
+    private static Config Players(Autoreset mode, string address)
+    {
+        var c = Point(address);
+        c.Environments = 2;
+        c.Autoreset = new[] { mode };
+        c.OutOfStep = true;
+        return c;
+    }
+
+    // The leaves of two environments. NaN: a void row.
+    private static Array[] Rows(float one, float other) { return new Array[] { new[] { one, one, other, other } }; }
+
+    // A mask of the form "01".
+    private static bool[] Mask(string digits) { return digits.Select(one => one == '1').ToArray(); }
+
+    private static Outcome Turn(Array[] observation, string idle = "00", string terminated = "00", string truncated = "00", Array[] final = null)
+    {
+        return new Outcome
+        {
+            Reward = new double[2], Observation = observation, Idle = Mask(idle), Terminated = Mask(terminated),
+            Truncated = Mask(truncated), FinalObservation = final
+        };
+    }
+
+    // The elements of a row in hexadecimal.
+    private static string Row(float value)
+    {
+        string one = string.Concat(BitConverter.GetBytes(value).Select(b => b.ToString("x2")));
+        return one + one;
+    }
+
+    // Check that the server was told each of these pieces, in this order.
+    private static void CheckOrder(string told, params string[] pieces)
+    {
+        int at = 0;
+        foreach (string piece in pieces)
+        {
+            at = told.IndexOf(piece, at, StringComparison.Ordinal);
+            Check(at >= 0, piece + " is not in its place in " + told);
+            at += piece.Length;
+        }
+    }
+
+    private static int Count(string told, string pattern) { return System.Text.RegularExpressions.Regex.Matches(told, pattern).Count; }
+
+    private static void PlayersTakeTurns()
+    {
+        const float none = float.NaN;
+        var server = new Server(new[] { Turns, Two, Two, Two, Two, Two });
+        using (var client = new Client(Players(Autoreset.SameStep, server.Address)))
+        {
+            client.Init(Rows(1, none), null, Mask("01"));
+            client.Step(Turn(Rows(none, 2), "10"));
+            client.Step(Turn(Rows(3, none), "01"));
+            client.Step(Turn(Rows(none, none), "11", "11"));
+            client.Step(Turn(Rows(4, 5)));
+        }
+        CheckOrder(server.Told(), "5002" + "5a0102" + "6001" + "7801", Row(1) + Row(none) + "1a020001", Row(none) + Row(2) + "32020001" + "42020100",
+            Row(3) + Row(none) + "42020001" + "0000", Row(none) + Row(none) + "1a020101" + "42020101" + "0000", Row(4) + Row(5) + "32020101");
+    }
+
+    private static void EnvironmentsThatLeaveHaveAnObservationWhereTheirModeHasIt()
+    {
+        const float none = float.NaN;
+        var server = new Server(new[] { Turns, Two, Two, Two, Two, "000000141a120a10" + new string('0', 32) });
+        using (var client = new Client(Players(Autoreset.NextStep, server.Address)))
+        {
+            client.Init(Rows(none, none), null, Mask("11"));
+            Refused(() => client.Step(Turn(Rows(none, 1))));
+            client.Step(Turn(Rows(1, 2)));
+            Refused(() => client.Step(Turn(Rows(3, none), "11", "01")));
+            client.Step(Turn(Rows(none, 3), "11", "01"));
+            foreach (string idle in new[] { "00", "01" }) Refused(() => client.Step(Turn(Rows(4, 4), idle, "00", "01")));
+            client.Step(Turn(Rows(4, none), "01"));
+            Refused(() => client.Reset(Turn(null, "00", "00", "11", Rows(5, none))));
+            client.Reset(Turn(null, "00", "00", "11", Rows(5, 6)));
+        }
+        CheckOrder(server.Told(), Row(none) + Row(none) + "1a020101", "32020101" + "0000", Row(none) + Row(3) + "1a020001" + "42020101" + "0000",
+            Row(4) + Row(none) + "42020001" + "0000", "12020100");
+        server = new Server(new[] { Turns, Two, Two, Two });
+        using (var client = new Client(Players(Autoreset.SameStep, server.Address)))
+        {
+            client.Init(Rows(1, 1));
+            foreach (var final in new[] { null, Rows(1, none) }) Refused(() => client.Step(Turn(Rows(none, none), "11", "00", "01", final)));
+            client.Step(Turn(Rows(none, none), "11", "00", "01", Rows(none, 7)));
+            client.Step(Turn(Rows(1, 8)));
+        }
+        CheckOrder(server.Told(), Row(none) + Row(none) + "22020001", Row(none) + Row(7) + "42020101", "32020001");
+    }
+
+    private static void IdleIsRefusedWhereItIsNotAllowed()
+    {
+        const float none = float.NaN;
+        var server = new Server(new[] { Turns, Two, Two }, new[] { Welcome, Two });
+        var config = Players(Autoreset.Disabled, server.Address);
+        using (var client = new Client(config))
+        {
+            Refused(() => client.Init(Rows(1, 1), null, new bool[1]));
+            client.Init(Rows(1, none), null, Mask("01"));
+            Refused(() => client.Step(Turn(Rows(1, 1), "000")));
+            foreach (string over in new[] { "10", "01" }) Refused(() => client.Step(Turn(Rows(1, 1), "11", over)));
+            Refused(() => client.Step(Turn(Rows(none, 1), "01")));
+            client.Step(Turn(Rows(none, none), "11"));
+        }
+        config.OutOfStep = false;
+        using (var client = new Client(config))
+        {
+            Refused(() => client.Init(Rows(1, 1), null, Mask("01")));
+            client.Init(Rows(1, 1), null, Mask("00"));
+            Refused(() => client.Step(Turn(Rows(1, 1), "10")));
+        }
+        string told = server.Told();
+        Check(Count(told, "000000(2e|3[0-9a-f])1a") == 1, "a refused step was sent: " + told);
+        Check(Count(told, "60017801") == 1, "the hello of a client in step asks for out_of_step: " + told);
+    }
+
+    private static void WelcomeMustAgreeOnOutOfStep()
+    {
+        foreach (bool asked in new[] { true, false })
+        {
+            var server = new Server(new[] { asked ? Welcome : Turns, Two });
+            var config = Players(Autoreset.Disabled, server.Address);
+            config.OutOfStep = asked;
+            config.RetrySeconds = 60;
+            using (var client = new Client(config))
+            {
+                var failed = Thrown(() => client.Init(Rows(1, 1)));
+                Check(failed.Meaning == Meaning.Failed && failed.Code == (asked ? 6u : 8u), failed);
+                Check(failed.Message.Contains("does not support environments out of step") == asked, failed);
+            }
+            server.Told();
+        }
+    }
+
     private static void LongHelloOmitsBoundsOrIsRefused()
     {
         var ones = Enumerable.Repeat(1.0, 5000).ToArray();
@@ -352,6 +489,10 @@ public static class ClientTest
         InvalidArgumentsAreNotSent();
         Reconnects();
         OneEntryForEachEnvironment();
+        PlayersTakeTurns();
+        EnvironmentsThatLeaveHaveAnObservationWhereTheirModeHasIt();
+        IdleIsRefusedWhereItIsNotAllowed();
+        WelcomeMustAgreeOnOutOfStep();
         LongHelloOmitsBoundsOrIsRefused();
         LastMessageIsReportedBeforeAStep();
         LastMessageIsReportedWhenAWriteFails();

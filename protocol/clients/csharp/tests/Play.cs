@@ -77,6 +77,7 @@ public sealed class Play
         var o = new Outcome { Reward = Numbers() };
         if (stepping) o.Terminated = Mask();
         o.Truncated = Mask();
+        if (stepping) o.Idle = Mask();
         foreach (var parts in Word().Split(',').Select(one => one.Split(':')).Where(parts => parts.Length == 3))
             o.Episodes.Add(new Episode { Environment = int.Parse(parts[0]), Return = Number(parts[1]), Length = int.Parse(parts[2]) });
         if (stepping) o.Observation = Leaves();
@@ -89,6 +90,7 @@ public sealed class Play
         var c = new Config { Addresses = new[] { Word() }, Environments = n = (int)Integer(), Mode = (Mode)Integer(), RetrySeconds = -1 };
         c.FrameSkip = (int)Integer();
         c.ReportsEpisodes = Integer() != 0;
+        c.OutOfStep = Integer() != 0;
         c.Autoreset = Many(() => (Autoreset)Integer());
         c.Environment = Text();
         c.Host = Text();
@@ -120,8 +122,8 @@ public sealed class Play
                 client.Metric(name, Number(Word()));
                 break;
             case "init":
-                var partial = Mask();
-                Show(client.Init(Leaves(), partial));
+                bool[] partial = Mask(), idle = Mask();
+                Show(client.Init(Leaves(), partial, idle));
                 break;
             case "step": Show(client.Step(ReadOutcome(true))); break;
             case "reset":
