@@ -87,27 +87,29 @@ function show(actions) {
 const COMMANDS = {
   async connect(line) {
     const address = line.word();
-    const [environments, mode, frameSkip, reports] = [line.integer(), line.integer(), line.integer(), line.integer()];
+    const [environments, mode, frameSkip] = [line.integer(), line.integer(), line.integer()];
+    const [reportsEpisodes, outOfStep] = [line.integer() === 1, line.integer() === 1];
     const autoreset = line.many(() => HABITS[line.integer()]);
     const [environment, host, token, sessionId] = [line.text(), line.text(), line.text(), line.text()];
     const observation = line.space();
     action = line.space();
-    const names = { environment, host, token, sessionId, frameSkip, reportsEpisodes: reports === 1, retrySeconds: -1 };
+    const names = { environment, host, token, sessionId, frameSkip, reportsEpisodes, outOfStep, retrySeconds: -1 };
     const options = { observation, action, environments, autoreset, mode: ["", "train", "exploit"][mode], ...names };
     client = new rlx.Client(address, options);
     await client.connect();
     console.log(`welcome ${Buffer.from(client.sessionId).toString("hex")} ${Buffer.from(client.algorithm).toString("hex")}`);
   },
   async init(line) {
-    const partial = line.mask();
+    const [partial, idle] = [line.mask(), line.mask()];
     const observation = line.leaves();
     size = observation.length;
-    show(await client.init(observation, { partial }));
+    show(await client.init(observation, { partial, idle }));
   },
   async step(line) {
-    const [reward, terminated, truncated, episodes] = [line.many(line.number), line.mask(), line.mask(), line.episodes()];
+    const [reward, terminated, truncated] = [line.many(line.number), line.mask(), line.mask()];
+    const [idle, episodes] = [line.mask(), line.episodes()];
     const [observation, finalObservation] = [line.leaves(size), line.leaves(size)];
-    show(await client.step(reward, observation, { terminated, truncated, finalObservation, episodes }));
+    show(await client.step(reward, observation, { terminated, truncated, idle, finalObservation, episodes }));
   },
   async reset(line) {
     const [reward, truncated, episodes] = [line.many(line.number), line.mask(), line.episodes()];

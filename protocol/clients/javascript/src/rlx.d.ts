@@ -64,6 +64,8 @@ export interface Options {
   sessionId?: string;
   frameSkip?: number;
   reportsEpisodes?: boolean;
+  /** Whether calls may mark environments as idle. The server and its algorithm must support it. */
+  outOfStep?: boolean;
   /** How long to retry after a failure, in seconds. The default is 300; Infinity retries without end. */
   retrySeconds?: number;
   /** Called before each wait with the reason and the seconds. The default calls console.warn. */
@@ -91,13 +93,16 @@ export class Client {
   readonly sessionId: string;
   readonly algorithm: string;
   connect(): Promise<void>;
-  /** `partial`: true where an episode continues. */
-  init(observation: Observation, more?: { partial?: Mask }): Promise<Actions>;
-  /** `finalObservation`: rows of ended episodes, with same_step. Required if an episode was truncated. */
+  /** `partial`: true where an episode continues. `idle`: true where an environment is away and its observation void. */
+  init(observation: Observation, more?: { partial?: Mask; idle?: Mask }): Promise<Actions>;
+  /**
+   * `finalObservation`: rows of ended episodes, with same_step. Required if an episode was truncated. `idle`: the
+   * environments that want no action, with outOfStep.
+   */
   step(
     reward: ArrayLike<number>,
     observation: Observation,
-    more?: { terminated?: Mask; truncated?: Mask; finalObservation?: Observation; episodes?: readonly Episode[] },
+    more?: { terminated?: Mask; truncated?: Mask; idle?: Mask; finalObservation?: Observation; episodes?: readonly Episode[] },
   ): Promise<Actions>;
   /** Resolves to the returns. `finalObservation` is required if an episode is truncated. */
   reset(

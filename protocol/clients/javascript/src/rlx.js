@@ -15,8 +15,9 @@ const HABITS = { disabled: 1, same_step: 2, next_step: 3 };
 const MODES = { train: 1, exploit: 2 };
 const OPTIONS = [
   ...["observation", "action", "environments", "autoreset", "mode", "token", "environment", "host", "sessionId", "frameSkip"],
-  ...["reportsEpisodes", "retrySeconds", "onRetry", "tls"],
+  ...["reportsEpisodes", "outOfStep", "retrySeconds", "onRetry", "tls"],
 ];
+const UNSUPPORTED_SPACE = 6;
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
@@ -68,7 +69,7 @@ export class Client {
   #since = 0;
   #scalars = [];
   #playing = false;
-  #between; // NEXT_STEP: the episode ended with the step before
+  #away; // the environments between two episodes
   #timer;
 
   constructor(addresses, options) {
@@ -90,7 +91,7 @@ export class Client {
     if (!fits || ![1, this.count].includes(this.habits.length) || !this.addresses.length)
       throw new RangeError(`${this.count} environments: use 1 to 65536, and one autoreset mode for all or for each`);
     this.habitOf = this.#all((i) => this.habits[this.habits.length > 1 ? i : 0]);
-    this.#between = this.#all(() => false);
+    this.#away = this.#all(() => false);
   }
 
   /** Connect now. Otherwise the first `init` connects. */
@@ -100,18 +101,18 @@ export class Client {
 
   /** Begin an episode in every environment and return the first actions. */
   async init(observation, more = {}) {
-    checkOptions("init", more, ["partial"]);
-    const { partial } = more;
+    checkOptions("init", more, ["partial", "idle"]);
+    const { partial, idle } = more;
     return this.#alone(async () => {
       if (this.#playing && this.#line) throw new RangeError("an episode is in progress: call reset first");
-      this.#sized({ partial });
-      const leaves = wire.arrays(1, this.observation, this.#pack(observation), this.count);
-      const content = wire.join([leaves, wire.mask(2, partial)]);
+      this.#sized({ partial, idle });
+      const away = this.#idle(idle);
+      const content = wire.join([this.#leaves(1, observation, away), wire.mask(2, partial), wire.mask(3, away)]);
       for (;;) {
         await this.#connect();
         try {
           const actions = await this.#ask(INIT, content, ACTIONS);
-          this.#between = this.#all(() => false);
+          this.#away = away;
           return actions;
         } catch (error) {
           if (!(error instanceof Interrupted)) throw error;
@@ -122,16 +123,18 @@ export class Client {
 
   /** Send the outcome of the last actions and return the next actions. */
   async step(reward, observation, more = {}) {
-    checkOptions("step", more, ["terminated", "truncated", "finalObservation", "episodes"]);
-    const { terminated, truncated, finalObservation, episodes = [] } = more;
+    checkOptions("step", more, ["terminated", "truncated", "idle", "finalObservation", "episodes"]);
+    const { terminated, finalObservation, episodes = [] } = more;
     return this.#alone(async () => {
-      const [ended, cut] = this.#check(reward, terminated, truncated, finalObservation, episodes, true);
-      const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation)];
+      const { ended, cut, idle } = this.#check(reward, more, true);
+      const next = this.habitOf.map((habit) => habit === HABITS.next_step);
+      const hidden = idle.map((one, i) => one && !(ended[i] && next[i])); // a NEXT_STEP episode ends with its observation
+      const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation, hidden)];
       content.push(wire.mask(3, terminated && Array.from(terminated)), wire.mask(4, cut));
-      if (finalObservation) content.push(this.#leaves(5, finalObservation));
-      content.push(wire.mask(6, this.#between), this.#episodes(7, episodes));
+      if (finalObservation) content.push(this.#leaves(5, finalObservation, idle.map((one, i) => one && !ended[i])));
+      content.push(wire.mask(6, this.#away.map((one, i) => one && !idle[i])), this.#episodes(7, episodes), wire.mask(8, idle));
       const actions = await this.#ask(STEP, wire.join(content), ACTIONS);
-      this.#between = ended.map((over, i) => over && this.habitOf[i] === HABITS.next_step);
+      this.#away = this.#away.map((one, i) => (ended[i] ? idle[i] || next[i] : one && idle[i]));
       return actions;
     });
   }
@@ -139,9 +142,9 @@ export class Client {
   /** End the episode of every environment and return their returns. */
   async reset(reward, more = {}) {
     checkOptions("reset", more, ["truncated", "finalObservation", "episodes"]);
-    const { truncated, finalObservation, episodes = [] } = more;
+    const { finalObservation, episodes = [] } = more;
     return this.#alone(async () => {
-      const [, cut] = this.#check(reward, undefined, truncated, finalObservation, episodes, false);
+      const { cut } = this.#check(reward, more, false);
       const content = [wire.doubles(1, Array.from(reward)), wire.mask(2, cut)];
       if (finalObservation) content.push(this.#leaves(3, finalObservation));
       content.push(this.#episodes(4, episodes));
@@ -252,7 +255,7 @@ export class Client {
 
   /** Bounds of observations are left out if the hello would be too long (section 6). */
   #hello(observation = this.options.observation) {
-    const { environment, host, token, frameSkip, reportsEpisodes, action } = this.options;
+    const { environment, host, token, frameSkip, reportsEpisodes, outOfStep, action } = this.options;
     const hello = wire.join([
       wire.integer(1, 1),
       wire.text(2, "relaax-javascript"),
@@ -268,6 +271,7 @@ export class Client {
       wire.integer(12, this.mode),
       wire.text(13, this.sessionId),
       wire.integer(14, reportsEpisodes ? 1 : 0),
+      wire.integer(15, outOfStep ? 1 : 0),
     ]);
     if (hello.length <= HANDSHAKE_BYTES - 8) return hello;
     if (observation === this.options.observation) return this.#hello(unbounded(observation));
@@ -365,6 +369,10 @@ export class Client {
     const twice = this.habits.includes(HABITS.same_step) ? 2 : 1;
     if (Math.max(twice * bytes(this.observation), bytes(this.action)) > most)
       throw new wire.Wrong(9, "a max_frame_bytes that is too small for these spaces");
+    const supported = Boolean(wire.readInteger(message, 6));
+    if (supported && !this.options.outOfStep) throw new wire.Wrong(wire.VALUE, "a welcome with out_of_step, which the hello lacks");
+    if (this.options.outOfStep && !supported)
+      this.#fail(`${this.#where}: the server or its algorithm does not support environments out of step (outOfStep)`, UNSUPPORTED_SPACE);
     const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; longer frames are refused
     [this.limit, this.room] = [most, Math.min(most, Math.max(needed, HANDSHAKE_BYTES))];
     [this.sessionId, this.algorithm, this.idle] = [session, algorithm, idle];
@@ -431,7 +439,8 @@ export class Client {
     this.#scalars = [];
   }
 
-  #pack(observation) {
+  /** The values of rows that are `hidden` are not checked. */
+  #pack(observation, hidden) {
     const count = this.observation.length;
     if (!Array.isArray(observation) || observation.length !== count) {
       const given = Array.isArray(observation) ? `a list of ${observation.length}` : `${observation}`;
@@ -439,11 +448,11 @@ export class Client {
       throw new RangeError(`an observation of this space is ${way}; not ${given}`);
     }
     const name = (i) => (count === 1 ? "the observation" : `array ${i} of the observation`);
-    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count, name(i)));
+    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count, name(i), hidden));
   }
 
-  #leaves(field, observation) {
-    return wire.arrays(field, this.observation, this.#pack(observation), this.count);
+  #leaves(field, observation, hidden) {
+    return wire.arrays(field, this.observation, this.#pack(observation, hidden), this.count);
   }
 
   #episodes(field, episodes) {
@@ -460,21 +469,30 @@ export class Client {
     throw new RangeError(`${name} is a list of ${this.count}, an entry for each environment: [...]; not ${given}`);
   }
 
-  /** Check an outcome. Returns which episodes end and which of these are truncated. */
-  #check(reward, terminated, truncated, final, episodes, stepping) {
+  /** The mask of idle environments. */
+  #idle(given) {
+    const idle = this.#all((i) => !!given?.[i]);
+    if (!this.options.outOfStep && idle.includes(true))
+      throw new RangeError(`environment ${idle.indexOf(true)} is idle: use the option outOfStep: true`);
+    return idle;
+  }
+
+  /** Check an outcome. Returns masks: which episodes end, which of these are truncated, and which environments are idle. */
+  #check(reward, { terminated, truncated, idle: resting, finalObservation: final, episodes = [] }, stepping) {
     this.#overhear();
     if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: call init to connect");
     if (!this.#playing) throw new RangeError("no episode is in progress: call init first");
-    this.#sized({ reward: reward ?? null, terminated, truncated });
+    this.#sized({ reward: reward ?? null, terminated, truncated, idle: resting });
+    const idle = this.#idle(resting);
     const wrong = Array.from(reward).findIndex((one) => !(typeof one === "number" && Math.abs(one) <= 1e15));
     if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; it must be from -1e15 to 1e15`);
-    const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#between[i]));
+    const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#away[i]));
     const ended = cut.map((one, i) => one || !!terminated?.[i]);
     const same = this.habitOf.map((habit) => habit === HABITS.same_step);
     if (stepping) {
-      const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#between[i]));
+      const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#away[i]));
       if (place >= 0) {
-        const way = this.#between[place] ? "it ended with the step before" : 'call reset instead of step, or use the option autoreset: "same_step"';
+        const way = this.#away[place] ? "it is between two episodes" : 'call reset instead of step, or use the option autoreset: "same_step"';
         throw new RangeError(`the episode of environment ${place} cannot end with this step: ${way}`);
       }
       if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("finalObservation was given, but no episode ended");
@@ -487,6 +505,6 @@ export class Client {
     const twice = new Set(episodes.map((one) => one.environment)).size < episodes.length;
     if (twice || (episodes.length && !this.options.reportsEpisodes) || !episodes.every(right))
       throw new RangeError("episodes: at most one for each environment, and only with reportsEpisodes");
-    return [ended, cut];
+    return { ended, cut, idle };
   }
 }

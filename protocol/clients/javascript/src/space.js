@@ -126,8 +126,11 @@ export class Leaf {
     return this.large && this.safe ? Array.from(typed, Number) : typed;
   }
 
-  /** The bytes of a value for `count` environments; errors call it `name`. Raises RangeError. */
-  pack(values, count, name = "the observation") {
+  /**
+   * The bytes of a value for `count` environments; errors call it `name`. The values of rows that are `hidden` are not
+   * checked. Raises RangeError.
+   */
+  pack(values, count, name = "the observation", hidden = []) {
     let typed = values;
     if (values instanceof ArrayBuffer) typed = new this.Type(values);
     else if (!(values instanceof this.Type)) typed = this.#converted(values, name);
@@ -135,7 +138,7 @@ export class Leaf {
       const needed = count === 1 ? this.elements : `${count} x ${this.elements} for ${count} environments`;
       throw new RangeError(`${name} has ${typed.length} elements; ${needed} are needed`);
     }
-    const wrong = this.#illegal(typed, false);
+    const wrong = this.#illegalIn(typed, hidden);
     if (wrong >= 0) {
       const place = `element ${wrong % this.elements} of environment ${Math.floor(wrong / this.elements)}`;
       throw new RangeError(`${name}: ${place} is ${(values.length ? values : typed)[wrong]}, which is not in the space`);
@@ -155,6 +158,17 @@ export class Leaf {
 
   legal(values, bounds) {
     return this.#illegal(values, bounds) < 0;
+  }
+
+  /** As below, for an observation with `hidden` rows. */
+  #illegalIn(values, hidden) {
+    if (!hidden.includes(true)) return this.#illegal(values, false);
+    for (let row = 0; row < hidden.length; row += 1) {
+      const at = row * this.elements;
+      const wrong = hidden[row] ? -1 : this.#illegal(values.subarray(at, at + this.elements), false);
+      if (wrong >= 0) return at + wrong;
+    }
+    return -1;
   }
 
   /** The index of the first value that is not in the space; -1 if there is none. */

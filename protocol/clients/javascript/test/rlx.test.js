@@ -20,6 +20,8 @@ const PAGE = [
   "0000001e1a1c0a08000000000000f03f1210080b120201021a080000403f00000000",
 ];
 const SEEN = [[0, 0]];
+const TURNS = `${WELCOME.replace("2c0a2a", "2e0a2c")}3001`; // a welcome with out_of_step
+const TWO = `0000001b12190a1708091201021a10${"00".repeat(16)}`; // actions of two environments
 
 /** A server that answers each request with the next frame of a script, one script for each connection, then disconnects. */
 async function serve(scripts, play) {
@@ -58,6 +60,27 @@ const make = (addresses, options = {}) =>
     retrySeconds: -1,
     ...options,
   });
+
+const players = (autoreset, address, options = {}) => make(address, { environments: 2, autoreset, outOfStep: true, ...options });
+
+/** The leaves of two environments. NaN: a void row. */
+const rows = (one, other) => [[one, one, other, other]];
+
+/** A mask of the form "01". */
+const mask = (digits) => Array.from(digits, (one) => one === "1");
+
+/** The elements of a row in hexadecimal. */
+const row = (value) => Buffer.from(Float32Array.of(value, value).buffer).toString("hex");
+
+/** Assert that `told` has these pieces in this order. */
+function assertOrder(told, pieces) {
+  let at = 0;
+  for (const piece of pieces) {
+    at = told.indexOf(piece, at);
+    assert.ok(at >= 0, `${piece} is not in its place in ${told}`);
+    at += piece.length;
+  }
+}
 
 /** A predicate for assert.throws: whether an error is a RangeError that begins with this text. */
 const beginsWith = (sentence) => (error) => {
@@ -221,6 +244,92 @@ test("argument errors name the argument and the way out", async () => {
   await assert.rejects(two.init([[1, 2], [0, 0, 0]]), beginsWith("array 1 of the observation has 3 elements; 2 x 2 for 2 environments"));
   await assert.rejects(two.init([[1, 2], [0, 0, 0, NaN]]), beginsWith("array 1 of the observation: element 1 of environment 1 is NaN"));
   assert.throws(() => make("a:1", { observationSpace: 1 }), beginsWith('Client has no option "observationSpace": did you mean "observation"?'));
+});
+
+test("players take turns", async () => {
+  const told = await serve([[TURNS, TWO, TWO, TWO, TWO, TWO]], async (address) => {
+    const client = players("same_step", address);
+    await client.init(rows(1, NaN), { idle: mask("01") });
+    await client.step([0, 0], rows(NaN, 2), { idle: mask("10") });
+    await client.step([0, 0], rows(3, NaN), { idle: Uint8Array.of(0, 1) });
+    await client.step([1, -1], rows(NaN, NaN), { idle: mask("11"), terminated: mask("11") });
+    await client.step([0, 0], rows(4, 5), { idle: mask("00") });
+    await client.close();
+  });
+  const hello = ["5002", "5a0102", "6001", "7801"].join("");
+  const first = [`${row(1)}${row(NaN)}1a020001`, `${row(NaN)}${row(2)}3202000142020100`, `${row(3)}${row(NaN)}420200010000`];
+  assertOrder(told, [hello, ...first, `${row(NaN)}${row(NaN)}1a020101420201010000`, `${row(4)}${row(5)}320201010000`]);
+});
+
+test("environments that leave have an observation where their mode has it", async () => {
+  const returns = `000000141a120a10${"00".repeat(16)}`;
+  let told = await serve([[TURNS, TWO, TWO, TWO, TWO, returns]], async (address) => {
+    const client = players("next_step", address);
+    await client.init(rows(NaN, NaN), { idle: mask("11") });
+    await assert.rejects(client.step([0, 0], rows(NaN, 1)), beginsWith("the observation: element 0 of environment 0 is NaN"));
+    await client.step([0, 0], rows(1, 2));
+    const leaving = { idle: mask("11"), terminated: mask("01") };
+    await assert.rejects(client.step([0, 0], rows(3, NaN), leaving), beginsWith("the observation: element 0 of environment 1 is NaN"));
+    await client.step([0, 0], rows(NaN, 3), leaving);
+    for (const idle of ["00", "01"])
+      await assert.rejects(
+        client.step([0, 0], rows(4, 4), { idle: mask(idle), truncated: mask("01") }),
+        beginsWith("the episode of environment 1 cannot end with this step: it is between two episodes"),
+      );
+    await client.step([0, 0], rows(4, NaN), { idle: mask("01") });
+    await assert.rejects(client.reset([0, 0], { truncated: mask("11"), finalObservation: rows(5, NaN) }), RangeError);
+    assert.deepEqual(await client.reset([0, 0], { truncated: mask("11"), finalObservation: rows(5, 6) }), [0, 0]);
+    await client.close();
+  });
+  const left = `${row(NaN)}${row(3)}1a020001420201010000`;
+  assertOrder(told, [`${row(NaN)}${row(NaN)}1a020101`, "320201010000", left, `${row(4)}${row(NaN)}420200010000`, "12020100"]);
+  told = await serve([[TURNS, TWO, TWO, TWO]], async (address) => {
+    const client = players("same_step", address);
+    await client.init(rows(1, 1));
+    const leaving = { idle: mask("11"), truncated: mask("01") };
+    for (const finalObservation of [undefined, rows(1, NaN)])
+      await assert.rejects(client.step([0, 0], rows(NaN, NaN), { ...leaving, finalObservation }), RangeError);
+    await client.step([0, 0], rows(NaN, NaN), { ...leaving, finalObservation: rows(NaN, 7) });
+    await client.step([0, 0], rows(1, 8));
+    await client.close();
+  });
+  assertOrder(told, [`${row(NaN)}${row(NaN)}22020001`, `${row(NaN)}${row(7)}42020101`, "320200010000"]);
+});
+
+test("idle is refused where it is not allowed", async () => {
+  const told = await serve([[TURNS, TWO, TWO], [WELCOME, TWO]], async (address) => {
+    let client = players("disabled", address);
+    await assert.rejects(client.init(rows(1, 1), { idle: [true] }), beginsWith("idle is a list of 2"));
+    await client.init(rows(1, NaN), { idle: mask("01") });
+    await assert.rejects(client.step([0, 0], rows(1, 1), { idle: mask("000") }), beginsWith("idle is a list of 2"));
+    for (const terminated of ["10", "01"])
+      await assert.rejects(client.step([0, 0], rows(1, 1), { idle: mask("11"), terminated: mask(terminated) }), beginsWith("the episode of"));
+    await assert.rejects(client.step([0, 0], rows(NaN, 1), { idle: mask("01") }), beginsWith("the observation: element 0"));
+    await assert.rejects(client.reset([0, 0], { idle: mask("01") }), beginsWith('reset has no option "idle"'));
+    await client.step([0, 0], rows(NaN, NaN), { idle: mask("11") });
+    await client.close();
+    client = players("disabled", address, { outOfStep: false });
+    const sentence = "is idle: use the option outOfStep: true";
+    await assert.rejects(client.init(rows(1, 1), { idle: mask("01") }), beginsWith(`environment 1 ${sentence}`));
+    await client.init(rows(1, 1), { idle: mask("00") });
+    await assert.rejects(client.step([0, 0], rows(1, 1), { idle: mask("10") }), beginsWith(`environment 0 ${sentence}`));
+    await client.close();
+  });
+  assert.equal(told.match(/000000(2e|3[0-9a-f])1a/g).length, 1, `a refused step was sent: ${told}`);
+  assert.equal(told.match(/60017801/g).length, 1, `the hello of a client in step asks for out_of_step: ${told}`);
+});
+
+test("welcome must agree on outOfStep", async () => {
+  for (const outOfStep of [true, false]) {
+    const told = await serve([[outOfStep ? WELCOME : TURNS, TWO]], async (address) => {
+      const client = players("disabled", address, { outOfStep, retrySeconds: 60 });
+      await assert.rejects(client.init(rows(1, 1)), (error) => {
+        assert.ok(error instanceof Failed && error.code === (outOfStep ? 6 : 8), String(error));
+        return error.message.includes("does not support environments out of step") === outOfStep;
+      });
+    });
+    assert.ok(!told.includes(row(1)), "init was sent");
+  }
 });
 
 test("gRPC port is named and not retried", async () => {
