@@ -54,22 +54,24 @@ module RLX
   class Client
     HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE = *1..8
     WELCOME, ACTIONS, RETURNS, ERROR, FINISHED = *1..5
+    UNSUPPORTED_SPACE = 6
     HANDSHAKE_BYTES = 65_536
     SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " \
                   "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
     # The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
     SETTINGS = "\4\0\0\0\0\0".b.freeze
-    private_constant :SPEAKS_GRPC, :SETTINGS
+    private_constant :UNSUPPORTED_SPACE, :SPEAKS_GRPC, :SETTINGS
 
     attr_reader :session_id, :algorithm
 
     # Make a client. It does not connect yet. +addresses+: "HOST:PORT", or several, tried in turn.
-    # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +retry_seconds+: how long to retry
-    # after a failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: print a
+    # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +out_of_step+: calls may mark
+    # environments as idle; the server and its algorithm must support it. +retry_seconds+: how long to retry after a
+    # failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: print a
     # line to stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
     def initialize(addresses, observation:, action:, environments: 1, autoreset: :disabled, mode: :train, token: "",
                    environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
-                   retry_seconds: 300, on_retry: nil, tls: nil)
+                   out_of_step: false, retry_seconds: 300, on_retry: nil, tls: nil)
       @addresses = Array(addresses)
       unless @addresses.any? && @addresses.all? { |one| one.match?(/\A\S+:\d{1,5}\z/) }
         raise ArgumentError, "#{addresses.inspect}: use HOST:PORT, or several"
@@ -81,7 +83,8 @@ module RLX
       @mode = MODES.fetch(mode)
       @names = { token: token, environment: environment, host: host }
       @session_id = session_id
-      @frame_skip, @reports_episodes, @retry_seconds, @tls = frame_skip, reports_episodes, retry_seconds, tls
+      @frame_skip, @reports_episodes, @out_of_step = frame_skip, reports_episodes, out_of_step
+      @retry_seconds, @tls = retry_seconds, tls
       unless @count.between?(1, 65_536) && [1, @count].include?(@autoreset.size)
         raise ArgumentError, "#{@count} environments: use 1 to 65536, and one autoreset mode for all or for each"
       end
@@ -90,7 +93,7 @@ module RLX
       @address = @failures = 0
       @buffer = String.new
       @scalars = String.new
-      @between = [false] * @count
+      @away = [false] * @count # the environments between two episodes
       @broken = [SystemCallError, SocketError, IOError, *(OpenSSL::SSL::SSLError if tls)]
       @limit = HANDSHAKE_BYTES
       framed(HELLO, hello)
@@ -112,11 +115,13 @@ module RLX
     end
 
     # Begin an episode in every environment and return the first actions. +partial+: true where an episode continues.
-    def init(observation, partial: nil)
+    # +idle+: true where an environment is away and its observation void.
+    def init(observation, partial: nil, idle: nil)
       raise ArgumentError, "an episode is in progress: call reset first" if @playing
       raise ArgumentError, "partial has #{@count} entries" unless partial.nil? || partial.size == @count
 
-      content = Wire.arrays(1, @observation, pack(observation), @count) + Wire.mask(2, partial)
+      away = mask_of_idle(idle)
+      content = Wire.arrays(1, @observation, pack(observation, away), @count) + Wire.mask(2, partial) + Wire.mask(3, away)
       begin
         connect
         hear(0)
@@ -124,29 +129,32 @@ module RLX
       rescue Interrupted
         retry
       end
-      @between = [false] * @count
+      @away = away
       actions
     end
 
     # Send the outcome of the last actions and return the next ones. +reward+: N numbers; masks: N booleans or nil.
-    # +final_observation+: rows of ended episodes, with :same_step; required if an episode was truncated. The client sets
-    # `first` of :next_step: the reward of an environment whose episode ended with the step before is void.
-    def step(reward, observation, terminated: nil, truncated: nil, final_observation: nil, episodes: [])
-      ended, cut = check(reward, terminated, truncated, final_observation, episodes, true)
-      leaves = pack(observation)
-      final = final_observation ? pack(final_observation) : []
+    # +final_observation+: rows of ended episodes, with :same_step; required if an episode was truncated. +idle+: the
+    # environments that want no action, with out_of_step; their rows are void, except those of an episode that ends. The
+    # client sets `first`: the reward of an environment that was between two episodes is void.
+    def step(reward, observation, terminated: nil, truncated: nil, idle: nil, final_observation: nil, episodes: [])
+      ended, cut, resting = check(reward, terminated, truncated, idle, final_observation, episodes, true)
+      following = @autoreset_of.map { |habit| habit == AUTORESET[:next_step] }
+      leaves = pack(observation, each_environment { |i| resting[i] && !(ended[i] && following[i]) })
+      final = final_observation ? pack(final_observation, each_environment { |i| resting[i] && !ended[i] }) : []
       hear(0)
       content = Wire.doubles(1, reward) + Wire.arrays(2, @observation, leaves, @count) + Wire.mask(3, terminated) +
                 Wire.mask(4, cut) + (final.empty? ? "" : Wire.arrays(5, @observation, final, @count)) +
-                Wire.mask(6, @between) + pack_episodes(7, episodes)
+                Wire.mask(6, each_environment { |i| @away[i] && !resting[i] }) + pack_episodes(7, episodes) +
+                Wire.mask(8, resting)
       actions = ask(STEP, content, ACTIONS)
-      @between = ended.zip(@autoreset_of).map { |over, habit| over && habit == AUTORESET[:next_step] }
+      @away = each_environment { |i| ended[i] ? resting[i] || following[i] : @away[i] && resting[i] }
       actions
     end
 
     # End the episode of every environment and return their returns. +final_observation+ is required if one is truncated.
     def reset(reward, truncated: nil, final_observation: nil, episodes: [])
-      _, cut = check(reward, nil, truncated, final_observation, episodes, false)
+      _, cut = check(reward, nil, truncated, nil, final_observation, episodes, false)
       final = final_observation ? pack(final_observation) : []
       hear(0)
       content = Wire.doubles(1, reward) + Wire.mask(2, cut) +
@@ -345,6 +353,13 @@ module RLX
       acted = @action.sum(&:size) * @count
       raise Wire::Wrong, 9 if [twice * @observation.sum(&:size) * @count, acted].max > most
 
+      supported = !Wire.read_integer(message, 6).zero?
+      raise Wire::Wrong, Wire::VALUE if supported && !@out_of_step
+      if @out_of_step && !supported
+        sentence = "#{where}: the server or its algorithm does not support environments out of step (out_of_step)"
+        raise Failed.new(sentence, UNSUPPORTED_SPACE)
+      end
+
       @session_id, @algorithm, @limit, @silence = session, algorithm, most, [3 * heartbeat, 5].max
       @most = [most, HANDSHAKE_BYTES + 2 * acted + 16 * @count].min # the longest possible answer
       @name_bytes, @name_limit, @used = Wire.read_integer(limits, 4), Wire.read_integer(limits, 5), Set.new
@@ -409,7 +424,7 @@ module RLX
         Wire.text(5, @names[:environment]) + Wire.text(6, @names[:host]) + Wire.integer(7, @frame_skip) +
         Wire.bytes(8, @observation_space.wire(bounds)) + Wire.bytes(9, @action_space.wire) + Wire.integer(10, @count) +
         Wire.packed(11, @autoreset) + Wire.integer(12, @mode) + Wire.text(13, @session_id) +
-        Wire.integer(14, @reports_episodes ? 1 : 0)
+        Wire.integer(14, @reports_episodes ? 1 : 0) + Wire.integer(15, @out_of_step ? 1 : 0)
       bounds && content.bytesize > HANDSHAKE_BYTES - 4 ? hello(false) : content
     end
 
@@ -434,11 +449,16 @@ module RLX
       answer
     end
 
-    def pack(observation)
+    def each_environment(&block)
+      Array.new(@count, &block)
+    end
+
+    # The values of rows that are +hidden+ are not checked.
+    def pack(observation, hidden = [])
       unless observation.size == @observation.size
         raise ArgumentError, "an observation has #{observation.size} leaves; the space has #{@observation.size}"
       end
-      @observation.zip(observation).map { |leaf, values| leaf.pack(values, @count) }
+      @observation.zip(observation).map { |leaf, values| leaf.pack(values, @count, hidden) }
     end
 
     def pack_episodes(field, episodes)
@@ -447,8 +467,20 @@ module RLX
       end.join
     end
 
-    # Check an outcome. Returns which episodes end and which of these are truncated. Raises ArgumentError.
-    def check(reward, terminated, truncated, final, episodes, stepping)
+    # The mask of idle environments. Raises ArgumentError.
+    def mask_of_idle(given)
+      raise ArgumentError, "idle has #{@count} entries" unless given.nil? || given.size == @count
+
+      idle = each_environment { |i| given ? !!given[i] : false }
+      wrong = idle.index(true)
+      raise ArgumentError, "environment #{wrong} is idle: use out_of_step: true" if wrong && !@out_of_step
+
+      idle
+    end
+
+    # Check an outcome. Returns which episodes end, which of these are truncated, and which environments are idle. Raises
+    # ArgumentError.
+    def check(reward, terminated, truncated, idle, final, episodes, stepping)
       raise @finished if @finished
       raise @lost || Interrupted.new("the connection is lost: call init to reconnect") unless @socket
       raise ArgumentError, "no episode is in progress: call init first" unless @playing
@@ -458,20 +490,21 @@ module RLX
       wrong = reward.find_index { |one| !(one.is_a?(Numeric) && one.abs <= 1e15) }
       raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; it must be from -1e15 to 1e15" if wrong
 
-      cut = Array.new(@count) { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@between[i]) }
-      ended = Array.new(@count) { |i| !!terminated&.at(i) || cut[i] }
+      idle = mask_of_idle(idle)
+      cut = each_environment { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@away[i]) }
+      ended = each_environment { |i| !!terminated&.at(i) || cut[i] }
       check_ends(ended, cut, final, stepping)
       known = episodes.all? { |e| e.environment.between?(0, @count - 1) && e.length.positive? && e.episode_return.abs <= 1e30 }
       unless known && episodes.uniq(&:environment).size == episodes.size && (@reports_episodes || episodes.empty?)
         raise ArgumentError, "episodes: at most one for each environment, and only with reports_episodes"
       end
-      [ended, cut]
+      [ended, cut, idle]
     end
 
     def check_ends(ended, cut, final, stepping)
       same = @autoreset_of.map { |habit| habit == AUTORESET[:same_step] }
       if stepping
-        wrong = ended.each_index.find { |i| ended[i] && (@autoreset_of[i] == AUTORESET[:disabled] || @between[i]) }
+        wrong = ended.each_index.find { |i| ended[i] && (@autoreset_of[i] == AUTORESET[:disabled] || @away[i]) }
         raise ArgumentError, "the episode of environment #{wrong} cannot end in this step" if wrong
         if final && ended.zip(same).none? { |over, here| over && here }
           raise ArgumentError, "a final observation was given, but no episode ended"

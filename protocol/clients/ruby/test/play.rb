@@ -81,29 +81,31 @@ end
 # The client and its requests.
 class Play
   def connect(line)
-    address, count, mode, frame_skip, reports = line.word, line.integer, line.integer, line.integer, line.integer
+    address, count, mode, frame_skip = line.word, line.integer, line.integer, line.integer
+    reports, out_of_step = line.integer, line.integer
     habits = line.many { RLX::AUTORESET.key(line.integer) }
     environment, host, token, session = line.text, line.text, line.text, line.text
     observation, @action = line.space, line.space
     @client = RLX::Client.new(address, observation: observation, action: @action, environments: count,
                                        autoreset: habits, mode: RLX::MODES.key(mode), token: token, host: host,
                                        environment: environment, session_id: session, frame_skip: frame_skip,
-                                       reports_episodes: reports == 1, retry_seconds: -1)
+                                       reports_episodes: reports == 1, out_of_step: out_of_step == 1, retry_seconds: -1)
     @client.connect
     puts "welcome #{hex(@client.session_id)} #{hex(@client.algorithm)}"
   end
 
   def init(line)
-    partial = line.mask
+    partial, idle = line.mask, line.mask
     observation = line.leaves(line.rest)
     @leaves = observation.size
-    show(@client.init(observation, partial: partial))
+    show(@client.init(observation, partial: partial, idle: idle))
   end
 
   def step(line)
-    reward, over, cut, episodes = line.many { line.number }, line.mask, line.mask, line.episodes
+    reward, over, cut, idle, episodes = line.many { line.number }, line.mask, line.mask, line.mask, line.episodes
     observation, final = line.leaves(@leaves), line.leaves(@leaves)
-    show(@client.step(reward, observation, terminated: over, truncated: cut, final_observation: final, episodes: episodes))
+    show(@client.step(reward, observation, terminated: over, truncated: cut, idle: idle, final_observation: final,
+                                           episodes: episodes))
   end
 
   def reset(line)

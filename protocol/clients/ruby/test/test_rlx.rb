@@ -13,6 +13,9 @@ class TestRLX < Minitest::Test
   ACTIONS = ["0000001312110a0f08091201011a080200000000000000"].pack("H*")
   FULL = ["000000152213080b120466756c6c180121000000000000e83f"].pack("H*")
   OVER = ["000000062a0410c0c407"].pack("H*")
+  TURNS = (WELCOME.sub(["2c0a2a"].pack("H*"), ["2e0a2c"].pack("H*")) + ["3001"].pack("H*")).freeze # with out_of_step
+  TWO = ["0000001b12190a1708091201021a10#{"00" * 16}"].pack("H*") # actions of two environments
+  NAN = Float::NAN
   SEEN = [[0.0, 0.0]].freeze
   # For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
   ROOM = ["0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002"].pack("H*")
@@ -121,6 +124,126 @@ class TestRLX < Minitest::Test
       client.close
     end
     refute_includes told.unpack1("H*"), "1a1c"
+  end
+
+  def players(autoreset, address, **settings)
+    client(address, environments: 2, autoreset: autoreset, out_of_step: true, **settings)
+  end
+
+  # The leaves of two environments. NaN: a void row.
+  def rows(one, other)
+    [[one, one, other, other]]
+  end
+
+  # The elements of a row in hexadecimal.
+  def row(value)
+    [value, value].pack("e*").unpack1("H*")
+  end
+
+  # A mask of the form "01".
+  def mask(digits)
+    digits.chars.map { |one| one == "1" }
+  end
+
+  def assert_order(told, *pieces)
+    pieces.inject(0) do |at, piece|
+      found = told.unpack1("H*").index(piece, at)
+      assert found, "#{piece} is not in its place in #{told.unpack1("H*")}"
+      found + piece.size
+    end
+  end
+
+  def test_players_take_turns
+    told = serve([TURNS, TWO, TWO, TWO, TWO, TWO]) do |address|
+      client = players(:same_step, address)
+      client.init(rows(1, NAN), idle: mask("01"))
+      client.step([0, 0], rows(NAN, 2), idle: mask("10"))
+      client.step([0, 0], rows(3, NAN), idle: mask("01"))
+      client.step([1, -1], rows(NAN, NAN), idle: mask("11"), terminated: mask("11"))
+      client.step([0, 0], rows(4, 5), idle: mask("00"))
+      client.close
+    end
+    assert_order(told, %w[5002 5a0102 6001 7801].join, "#{row(1)}#{row(NAN)}1a020001",
+                 "#{row(NAN)}#{row(2)}3202000142020100", "#{row(3)}#{row(NAN)}420200010000",
+                 "#{row(NAN)}#{row(NAN)}1a020101420201010000", "#{row(4)}#{row(5)}32020101")
+  end
+
+  def test_final_observation_of_environments_that_leave_next_step
+    returns = ["000000141a120a10#{"00" * 16}"].pack("H*")
+    told = serve([TURNS, TWO, TWO, TWO, TWO, returns]) do |address|
+      client = players(:next_step, address)
+      client.init(rows(NAN, NAN), idle: mask("11"))
+      assert_raises(ArgumentError) { client.step([0, 0], rows(NAN, 1)) }
+      client.step([0, 0], rows(1, 2))
+      leaving = { idle: mask("11"), terminated: mask("01") }
+      assert_raises(ArgumentError) { client.step([0, 0], rows(3, NAN), **leaving) }
+      client.step([0, 0], rows(NAN, 3), **leaving)
+      %w[00 01].each do |idle|
+        assert_raises(ArgumentError) { client.step([0, 0], rows(4, 4), idle: mask(idle), truncated: mask("01")) }
+      end
+      client.step([0, 0], rows(4, NAN), idle: mask("01"))
+      assert_raises(ArgumentError) { client.reset([0, 0], truncated: mask("11"), final_observation: rows(5, NAN)) }
+      assert_equal [0, 0], client.reset([0, 0], truncated: mask("11"), final_observation: rows(5, 6))
+      client.close
+    end
+    assert_order(told, "#{row(NAN)}#{row(NAN)}1a020101", "320201010000", "#{row(NAN)}#{row(3)}1a020001420201010000",
+                 "#{row(4)}#{row(NAN)}420200010000", "12020100")
+  end
+
+  def test_final_observation_of_environments_that_leave_same_step
+    told = serve([TURNS, TWO, TWO, TWO]) do |address|
+      client = players(:same_step, address)
+      client.init(rows(1, 1))
+      leaving = { idle: mask("11"), truncated: mask("01") }
+      [nil, rows(1, NAN)].each do |final|
+        assert_raises(ArgumentError) { client.step([0, 0], rows(NAN, NAN), **leaving, final_observation: final) }
+      end
+      client.step([0, 0], rows(NAN, NAN), **leaving, final_observation: rows(NAN, 7))
+      client.step([0, 0], rows(1, 8))
+      client.close
+    end
+    assert_order(told, "#{row(NAN)}#{row(NAN)}22020001", "#{row(NAN)}#{row(7)}42020101", "32020001")
+  end
+
+  def test_idle_is_refused_where_it_is_not_allowed
+    told = serve([TURNS, TWO, TWO], [WELCOME, TWO]) do |address|
+      client = players(:disabled, address)
+      assert_raises(ArgumentError) { client.init(rows(1, 1), idle: [true]) }
+      client.init(rows(1, NAN), idle: mask("01"))
+      assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), idle: mask("000")) }
+      %w[10 01].each do |over|
+        assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), idle: mask("11"), terminated: mask(over)) }
+      end
+      assert_raises(ArgumentError) { client.step([0, 0], rows(NAN, 1), idle: mask("01")) }
+      client.step([0, 0], rows(NAN, NAN), idle: mask("11"))
+      client.close
+      client = players(:disabled, address, out_of_step: false)
+      assert_raises(ArgumentError) { client.init(rows(1, 1), idle: mask("01")) }
+      client.init(rows(1, 1), idle: mask("00"))
+      assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), idle: mask("10")) }
+      client.close
+    end
+    assert_equal 1, told.unpack1("H*").scan(/000000(?:2e|3[0-9a-f])1a/).size # the steps
+    assert_equal 1, told.unpack1("H*").scan("60017801").size # hellos with out_of_step
+  end
+
+  def test_welcome_must_agree_on_out_of_step
+    [true, false].each do |asked|
+      told = serve([asked ? WELCOME : TURNS]) do |address|
+        client = players(:disabled, address, out_of_step: asked, retry_seconds: 60)
+        failed = assert_raises(RLX::Failed) { client.init(rows(1, 1)) }
+        assert_equal asked ? 6 : 8, failed.code
+        assert_equal asked, failed.message.include?("does not support environments out of step")
+      end
+      refute_includes told.unpack1("H*"), row(1)
+    end
+  end
+
+  def test_values_of_hidden_rows_are_not_checked
+    leaf, = RLX.multi_discrete([2, 3]).leaves
+    assert_equal [9, 9, 1, 2], leaf.unpack(leaf.pack([9, 9, 1, 2], 2, [true, false]))
+    assert_raises(ArgumentError) { leaf.pack([9, 9, 2, 1], 2, [true, false]) }
+    assert_raises(ArgumentError) { leaf.pack([9, 9, 1, 2], 2, [false, true]) }
   end
 
   def test_long_hello_omits_bounds_or_is_refused

@@ -91,14 +91,16 @@ module RLX
       @whole = (@dtype.to_s.start_with?("int") ? -top / 2...top / 2 : 0...top) unless @float # the range of the dtype
     end
 
-    # The bytes of numbers (an Array, or a String that holds them already) for n environments.
-    def pack(values, count)
+    # The bytes of numbers (an Array, or a String that holds them already) for n environments. The values of rows that are
+    # +hidden+ are not checked.
+    def pack(values, count, hidden = [])
       data = values.is_a?(String) ? values.b : bytes_of(Array(values))
       unless data.bytesize == count * @size
         raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are needed"
       end
       if !@free || @float
         values = unpack(data) if values.is_a?(String) || @dtype == :float32 # a number beyond float32 becomes infinite
+        values = values.each_slice(@elements).reject.with_index { |_, i| hidden[i] }.flatten(1) if hidden.any?
         raise ArgumentError, "a leaf of the observation has a value that is NaN, infinite or outside the space" unless legal?(values, false)
       end
       data
