@@ -1674,7 +1674,7 @@ ERRORS = (
     planted(
         "reset-after-a-same-step-end",
         "the episode that began in the step before a reset has no return",
-        [("relaax/rlx/checks.py", "= _intersection(ended, self._next_step)", "= ended")],
+        [("relaax/rlx/checks.py", ", _intersection(ended, self._next_step)", ", ended")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1683,8 +1683,8 @@ ERRORS = (
         [
             (
                 "relaax/rlx/checks.py",
-                "message.partial)\n        self._between_after = None",
-                "message.partial)",
+                "self._between_after = None if idle is None else",
+                "self._between_after = self._between_after if idle is None else",
             )
         ],
         f"{RLX_SERVER_TESTS}/test_session.py",
@@ -1993,8 +1993,8 @@ ERRORS = (
         [
             (
                 "relaax/rlx/checks.py",
-                'self._check_numbers("reward", message.reward, MAX_REWARD)\n        self._obs',
-                'self._check_numbers("reward", message.reward, np.finfo(np.float64).max)\n        self._obs',
+                'self._check_numbers("reward", step.reward, MAX_REWARD)',
+                'self._check_numbers("reward", step.reward, np.finfo(np.float64).max)',
             )
         ],
         "tests/rlx/test_vectors.py",

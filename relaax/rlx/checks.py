@@ -36,11 +36,15 @@ from relaax.rlx.metric_names import missing_metric_name, normalize_name
 
 
 class Checker:
-    """A checker of the messages of one connection. `limits`: the limits in the welcome; before it, the defaults."""
+    """A checker of the messages of one connection.
+
+    `limits` and `out_of_step` are the welcome's. Before it, they have their defaults.
+    """
 
     def __init__(self, hello: Hello) -> None:
         n = hello.environments
         self.limits = Limits()
+        self.out_of_step = False
         self._shape = (n,)
         self._reports_episodes = hello.reports_episodes
         self._observation = LeavesCheck(hello.observation_space, n, bounded=False)
@@ -51,8 +55,8 @@ class Checker:
         )
         self._metric_names: set[str] = set()
         self.between_episodes: Mask | None = None
-        """The NEXT_STEP environments whose episode ended with the previous step: bool [N], or None if there is no such
-        environment. Their next step starts an episode.
+        """Mask of the environments between two episodes, bool [N]; None if there are none. Their next step that is not
+        idle starts an episode.
         """
         self._between_after: Mask | None = None
         """The value that `commit` gives to `between_episodes`: its value after the message that was checked last."""
@@ -77,37 +81,47 @@ class Checker:
         self.between_episodes = self._between_after
 
     def _check_init(self, message: Init) -> None:
-        self._observation.check("observation", message.observation)
+        idle = self._check_idle(message.idle)
+        self._observation.check("observation", message.observation, None if idle is None else ~idle)
         self._check_mask("partial", message.partial)
-        self._between_after = None
+        self._between_after = None if idle is None else idle.copy()
 
-    def _check_step(self, message: Step) -> None:
-        self._check_numbers("reward", message.reward, MAX_REWARD)
-        self._observation.check("observation", message.observation)
-        unmarked = self.between_episodes is message.terminated is message.truncated is message.first is None
-        if unmarked and message.final_observation is None and not message.episodes:
-            return  # the usual step has only a reward and an observation
-        terminated = self._check_mask("terminated", message.terminated)
-        truncated = self._check_mask("truncated", message.truncated)
-        first = self._check_mask("first", message.first)
-        ended = _union(terminated, truncated)
-        if (first is None) != (self.between_episodes is None) or (
-            first is not None and not np.array_equal(first, self.between_episodes)  # type: ignore[arg-type]
-        ):
-            raise _invalid(
-                f"first marks {_format_environments(first)}; the step before (NEXT_STEP) ended the episode of "
-                f"{_format_environments(self.between_episodes)}"
-            )
-        if ended is None:
-            if message.final_observation is not None:
-                raise _invalid("final_observation came with a step that ends no episode")
-            self._between_after = None
+    def _check_step(self, step: Step) -> None:
+        self._check_numbers("reward", step.reward, MAX_REWARD)
+        away = self.between_episodes
+        unmarked = away is step.terminated is step.truncated is step.first is step.idle is None
+        if unmarked and step.final_observation is None:
+            self._observation.check("observation", step.observation)  # the usual step: a reward and an observation
         else:
-            self._check_ends(ended, truncated, first, message.final_observation)
-        if message.episodes:
-            self._check_episodes(message.episodes)
+            self._check_marks(step)
+        if step.episodes:
+            self._check_episodes(step.episodes)
 
-    def _check_ends(self, ended: Mask, truncated: Mask | None, first: Mask | None, final: Leaves | None) -> None:
+    def _check_marks(self, step: Step) -> None:
+        """Check the masks of a step, and the observations that are not void."""
+        terminated = self._check_mask("terminated", step.terminated)
+        truncated = self._check_mask("truncated", step.truncated)
+        first = self._check_mask("first", step.first)
+        idle = self._check_idle(step.idle)
+        ended = _union(terminated, truncated)
+        replaced, shown = _intersection(ended, self._same_step), _intersection(ended, self._next_step)
+        rows = None if idle is None else ~idle if shown is None else ~idle | shown  # the others are void
+        self._observation.check("observation", step.observation, rows)
+        away = self.between_episodes
+        beginning = away if idle is None else _intersection(away, ~idle)
+        if (first is None) != (beginning is None) or (
+            first is not None and not np.array_equal(first, beginning)  # type: ignore[arg-type]
+        ):
+            raise _invalid(self._describe_first(first, beginning))
+        if ended is None:
+            if step.final_observation is not None:
+                raise _invalid("final_observation came with a step that ends no episode")
+        else:
+            self._check_ends(ended, first)
+            self._check_final(replaced, truncated, step.final_observation)
+        self._between_after = _union(_intersection(_union(away, ended), idle), shown)
+
+    def _check_ends(self, ended: Mask, first: Mask | None) -> None:
         if (wrong := _intersection(ended, self._disabled)) is not None:
             raise _invalid(
                 f"terminated or truncated marks {_format_environments(wrong)}, whose autoreset is DISABLED: "
@@ -118,20 +132,23 @@ class Checker:
                 f"first and terminated or truncated mark {_format_environments(wrong)}: "
                 "no episode starts and ends in one step"
             )
-        replaced = _intersection(ended, self._same_step)
+        if (wrong := _intersection(ended, self.between_episodes)) is not None:
+            raise _invalid(f"terminated or truncated marks {self._describe_away(wrong)}")
+
+    def _check_final(self, replaced: Mask | None, truncated: Mask | None, final: Leaves | None) -> None:
+        """Check the final observations of a step. `replaced`: where `observation` does not have the final one."""
         if final is not None:
             if replaced is None:
                 raise _invalid("final_observation came with a step that ends no SAME_STEP episode")
             self._observation.check("final_observation", final, replaced)
         elif (missing := _intersection(truncated, self._same_step)) is not None:
             raise _missing_final_observation(missing)
-        self._between_after = _intersection(ended, self._next_step)
 
     def _check_reset(self, message: Reset) -> None:
         self._check_numbers("reward", message.reward, MAX_REWARD)
         truncated = self._check_mask("truncated", message.truncated)
         if (wrong := _intersection(truncated, self.between_episodes)) is not None:
-            raise _invalid(f"truncated marks {_format_environments(wrong)}, whose episode ended before")
+            raise _invalid(f"truncated marks {self._describe_away(wrong)}")
         if truncated is not None and message.final_observation is None:
             raise _missing_final_observation(truncated)
         if message.final_observation is not None:
@@ -165,6 +182,13 @@ class Checker:
             )
         self._metric_names = names
 
+    def _check_idle(self, mask: Any) -> Mask | None:
+        """Return the mask `idle`, or None if no element is true."""
+        idle = self._check_mask("idle", mask)
+        if idle is not None and not self.out_of_step:
+            raise _invalid(f"idle marks {_format_environments(idle)}, and the welcome has no out_of_step")
+        return idle
+
     def _check_mask(self, field: str, mask: Any) -> Mask | None:
         """Return the mask, or None if no element is true."""
         if mask is None:
@@ -180,6 +204,16 @@ class Checker:
             environment = int(np.argmin(np.abs(numbers) <= most))
             which = f" of environment {environment}" if len(numbers) > 1 else ""
             raise _invalid(f"{field}{which} is {numbers[environment]}; {_format_range(most)} is allowed")
+
+    def _describe_first(self, first: Mask | None, beginning: Mask | None) -> str:
+        """Return the error of `first` if it does not mark the environments in `beginning`."""
+        marked, right = _format_environments(first), _format_environments(beginning)
+        if self.out_of_step:
+            return f"first marks {marked}; it must mark {right} (between two episodes and not idle)"
+        return f"first marks {marked}; the step before (NEXT_STEP) ended the episode of {right}"
+
+    def _describe_away(self, away: Mask) -> str:
+        return f"{_format_environments(away)}, whose episode ended before{' or has not begun' * self.out_of_step}"
 
     def _describe_array_error(self, field: str, found: Any, dtype: np.dtype[Any]) -> str:
         """Return the error of a list that must have one element for each environment."""

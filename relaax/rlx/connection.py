@@ -76,7 +76,10 @@ class _Connection:
 
     @property
     def between_episodes(self) -> Mask | None:
-        """The NEXT_STEP environments whose episode ended with the last step, bool [N]; None if there are none."""
+        """Mask of the environments between two episodes, bool [N]; None if there are none.
+
+        Their episodes ended (NEXT_STEP, or idle in that step), or they were idle in init, and none began since.
+        """
         return None if self._checker is None else self._checker.between_episodes
 
     @property
@@ -243,15 +246,15 @@ class _Connection:
                 self._codec.configure(message)
         elif isinstance(message, Welcome):
             self._welcome = message
-            self._set_limits(message.limits)
+            self._admit(message)
         if after is State.CLOSED:
             self._reader.clear()
 
-    def _set_limits(self, limits: Limits) -> None:
-        self._max_frame_bytes = min(self._max_frame_bytes, limits.max_frame_bytes)
+    def _admit(self, welcome: Welcome) -> None:
+        self._max_frame_bytes = min(self._max_frame_bytes, welcome.limits.max_frame_bytes)
         self._reader.max_frame_bytes = self._max_frame_bytes
         if self._checker is not None:
-            self._checker.limits = limits
+            self._checker.limits, self._checker.out_of_step = welcome.limits, welcome.out_of_step
 
 
 class ClientConnection(_Connection):

@@ -52,6 +52,8 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
     for name in ("server_version", "algorithm"):
         _check_text(name, getattr(welcome, name), MAX_TEXT_BYTES)
     _check_session_id(welcome.session_id)
+    if welcome.out_of_step and not hello.out_of_step:
+        raise _invalid("out_of_step is true in the welcome, and the hello did not ask for it")
     limits = welcome.limits
     for name in ("idle_timeout_seconds", "heartbeat_seconds"):
         seconds = getattr(limits, name)

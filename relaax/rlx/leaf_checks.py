@@ -51,8 +51,9 @@ class LeavesCheck:
     def check(self, field: str, leaves: Any, rows: Mask | None = None) -> None:
         """Raise ProtocolError (INVALID_VALUE) if `leaves` are not leaves of the space.
 
-        `rows`: bool [N] with at least one true element. Only the elements of these environments are checked.
+        `rows`: bool [N]. Only the elements of these environments are checked.
         """
+        is_void = rows is not None and not np.count_nonzero(rows)
         if not isinstance(leaves, list | tuple) or len(leaves) != len(self.leaves):
             paths = [leaf.path for leaf in self.leaves]
             named = f": {', '.join(paths[:8])}{', ...' * (len(paths) > 8)}" if paths != [""] else ""
@@ -70,7 +71,7 @@ class LeavesCheck:
             ):
                 raise _invalid(f"{field}{expected.path} {_describe_array_error(leaf, expected)}")
             legal = expected.legal
-            if legal is not None and not legal(leaf if rows is None else leaf[rows]):
+            if legal is not None and not is_void and not legal(leaf if rows is None else leaf[rows]):
                 raise _invalid(_describe_illegal_value(field, leaf, expected, rows))
 
 

@@ -19,32 +19,10 @@ from relaax.rlx import (
     MultiBinary,
     MultiDiscrete,
     Ping,
-    RemoteProtocolError,
     Reset,
-    Sender,
     Step,
 )
-from relaax.rlx.wire.codecs import codec_named
-from relaax.rlx.wire.framing import frame
-from support.rlx_pair import AUTORESETS, Pair, batch, make_hello, make_step
-
-
-def assert_refused(pair: Pair, message: Any, sentence: str) -> None:
-    """Assert that the client does not send the message and that the server refuses it with the same error."""
-    with pytest.raises(LocalProtocolError) as local:
-        pair.client.send(message)
-    pair.server.receive_data(frame(codec_named("protobuf").encode(message, Sender.CLIENT), 2**20))
-    with pytest.raises(RemoteProtocolError) as remote:
-        pair.server.next_event()
-    assert sentence in local.value.message
-    assert remote.value.message == local.value.message
-    assert remote.value.code is local.value.code
-
-
-def playing_pair(autoreset: str, environments: int = 2, **fields: Any) -> Pair:
-    pair = Pair()
-    pair.play(environments=environments, autoreset=AUTORESETS[autoreset], **fields)
-    return pair
+from support.rlx_pair import Pair, assert_refused, batch, make_hello, make_step, playing_pair
 
 
 def step(pair: Pair, **fields: Any) -> Step:

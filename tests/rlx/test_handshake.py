@@ -124,7 +124,7 @@ def test_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> None
     at = batch(hello.observation_space, n)
     longest = Step(
         np.full(n, -1.2345678901234567e-300), at, np.ones(n, bool), np.ones(n, bool), at, np.ones(n, bool),
-        [Episode(2**32 - 1, -1.2345678901234567e-300, 2**32 - 1)] * n,
+        [Episode(2**32 - 1, -1.2345678901234567e-300, 2**32 - 1)] * n, np.ones(n, bool),
     )  # fmt: skip
     size = len(codec_named(codec).encode(longest, Sender.CLIENT))
     tailored = limits_for(hello, Limits())
@@ -194,6 +194,37 @@ def test_welcome_with_too_small_frame_limit_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match="max_frame_bytes is 10"):
         pair.server.send(Welcome("id", "da3c", Limits(max_frame_bytes=10)))
     pair.server_sends(Welcome("id", "da3c", pair.server.limits))
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_welcome_may_have_out_of_step_only_if_the_hello_has(codec: str) -> None:
+    pair = Pair(codec)
+    pair.greet()
+    wrong = Welcome("id", "da3c", pair.server.limits, out_of_step=True)
+    with pytest.raises(
+        LocalProtocolError, match="out_of_step is true in the welcome, and the hello did not ask for it"
+    ):
+        pair.server.send(wrong)
+    pair.client.receive_data(frame(codec_named(codec).encode(wrong, Sender.SERVER), HANDSHAKE_FRAME_BYTES))
+    with pytest.raises(RemoteProtocolError) as caught:
+        pair.client.next_event()
+    assert caught.value.code is ErrorCode.INVALID_VALUE
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_client_learns_whether_it_may_mark_idle(codec: str) -> None:
+    for admitted in (True, False):
+        pair = Pair(codec)
+        pair.greet(out_of_step=True)
+        pair.server_sends(Welcome("id", "da3c", pair.server.limits, out_of_step=admitted))
+        assert pair.client.welcome is not None
+        assert pair.client.welcome.out_of_step is admitted
+        idle = Init(batch(Box(shape=(2,)), 1), idle=np.array([True]))
+        if admitted:
+            pair.client_sends(idle)
+        else:
+            with pytest.raises(LocalProtocolError, match="idle marks the environment, and the welcome has no"):
+                pair.client.send(idle)
 
 
 def test_error_with_long_message_fits_a_frame() -> None:

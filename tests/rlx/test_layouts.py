@@ -80,7 +80,15 @@ STEPS: dict[str, dict[str, Any]] = {
     "terminated": {"terminated": [True, False, True]},
     "truncated": {"truncated": [False, True, False], "final_observation": 7},
     "first": {"first": [True, False, False]},
-    "all": {"terminated": [1, 0, 0], "truncated": [0, 1, 0], "final_observation": 3, "first": [0, 0, 1]},
+    "idle": {"idle": [False, True, True]},
+    "comes and idle": {"first": [True, False, False], "idle": [False, True, False]},
+    "all": {
+        "terminated": [1, 0, 0],
+        "truncated": [0, 1, 0],
+        "final_observation": 3,
+        "first": [0, 0, 1],
+        "idle": [1, 1, 0],
+    },
 }
 
 
@@ -204,7 +212,7 @@ def test_messages_of_any_length_are_written_and_read(environments: int) -> None:
     hello = make_hello(Box(0, 255, (5,), np.uint8), environments=environments)
     layout = StepLayout(hello)
     some = np.arange(environments) % 2 == 0
-    for fields in ({}, {"terminated": some}, {"first": some, "terminated": some}):
+    for fields in ({}, {"terminated": some}, {"first": some, "terminated": some}, {"idle": some}):
         step = make_step(hello, **fields)
         payload = written(layout, step)
         assert payload == GENERAL.encode(step, Sender.CLIENT)

@@ -75,7 +75,7 @@ def serve(server: ServerConnection, chunks: list[bytes]) -> None:
 def answer(server: ServerConnection, event: Any) -> None:
     hello = server.hello
     if isinstance(event, Hello):
-        server.send(Welcome("id", "da3c", server.limits))
+        server.send(Welcome("id", "da3c", server.limits, out_of_step=event.out_of_step))
     elif hello is not None and isinstance(event, (Init, Step)):
         server.send(Actions(batch(hello.action_space, hello.environments)))
     elif hello is not None and isinstance(event, Reset):
@@ -218,7 +218,8 @@ class Wire(RuleBasedStateMachine):
         self.hello = hello
         self.server.receive_data(self.client.send(hello))
         assert_same(self.server.next_event(), hello)
-        self.transfer(self.server, self.client, Welcome("id", "da3c", self.server.limits))
+        admitted = Welcome("id", "da3c", self.server.limits, out_of_step=hello.out_of_step)
+        self.transfer(self.server, self.client, admitted)
 
     def transfer(self, sender: Any, receiver: Any, message: Message) -> None:
         before = sender.state
@@ -258,6 +259,7 @@ class Wire(RuleBasedStateMachine):
         if hasattr(self, "client"):
             assert self.client.state is self.server.state
             assert self.client.buffered == self.server.buffered == 0
+            assert_same(self.client.between_episodes, self.server.between_episodes)
 
 
 TestWire = Wire.TestCase

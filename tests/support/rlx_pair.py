@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from relaax.rlx import (
     NEED_DATA,
@@ -19,13 +20,18 @@ from relaax.rlx import (
     Hello,
     Init,
     Limits,
+    LocalProtocolError,
     Message,
+    RemoteProtocolError,
+    Sender,
     ServerConnection,
     Space,
     Step,
     Welcome,
 )
 from relaax.rlx.connection import _Connection
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 
 from .rlx_messages import assert_same
 
@@ -90,7 +96,8 @@ class Pair:
     def open(self, hello: Hello | None = None, limits: Limits | None = None, **fields: Any) -> Hello:
         """Send the hello and the welcome."""
         received = self.greet(hello, **fields)
-        self.server_sends(Welcome("session-1", "da3c", limits or self.server.limits))
+        limits = limits or self.server.limits
+        self.server_sends(Welcome("session-1", "da3c", limits, out_of_step=received.out_of_step))
         return received
 
     def play(self, hello: Hello | None = None, **fields: Any) -> Hello:
@@ -118,7 +125,7 @@ class Pair:
 def make_step(hello: Hello | None, **fields: Any) -> Step:
     """Return a legal step with these `fields`; masks may be lists."""
     assert hello is not None
-    for name in ("terminated", "truncated", "first"):
+    for name in ("terminated", "truncated", "first", "idle"):
         if fields.get(name) is not None:
             fields[name] = np.array(fields[name], np.bool_)
     fields.setdefault("reward", np.ones(hello.environments))
@@ -131,3 +138,21 @@ AUTORESETS = {
     "same_step": (Autoreset.SAME_STEP,),
     "next_step": (Autoreset.NEXT_STEP,),
 }
+
+
+def assert_refused(pair: Pair, message: Any, sentence: str) -> None:
+    """Assert that the client does not send the message and that the server refuses it with the same error."""
+    with pytest.raises(LocalProtocolError) as local:
+        pair.client.send(message)
+    pair.server.receive_data(frame(codec_named("protobuf").encode(message, Sender.CLIENT), 2**20))
+    with pytest.raises(RemoteProtocolError) as remote:
+        pair.server.next_event()
+    assert sentence in local.value.message
+    assert remote.value.message == local.value.message
+    assert remote.value.code is local.value.code
+
+
+def playing_pair(autoreset: str, environments: int = 2, **fields: Any) -> Pair:
+    pair = Pair()
+    pair.play(environments=environments, autoreset=AUTORESETS[autoreset], **fields)
+    return pair

@@ -123,6 +123,7 @@ def hellos(draw: st.DrawFn, space: st.SearchStrategy[Space] = spaces) -> Hello:
         frame_skip=draw(st.integers(1, MAX_FRAME_SKIP)),
         session_id=draw(st.from_regex(r"[A-Za-z0-9_-]{0,10}", fullmatch=True)),
         reports_episodes=draw(st.booleans()),
+        out_of_step=draw(st.booleans()),
     )
 
 
@@ -156,8 +157,8 @@ def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
     n, observation = hello.environments, leaves(hello.observation_space, hello.environments)
     maybe = st.one_of(st.none(), observation)
     return st.one_of(
-        st.builds(Init, observation, masks(n)),
-        st.builds(Step, rewards(n), observation, masks(n), masks(n), maybe, masks(n), episodes(n)),
+        st.builds(Init, observation, masks(n), masks(n)),
+        st.builds(Step, rewards(n), observation, masks(n), masks(n), maybe, masks(n), episodes(n), masks(n)),
         st.builds(Reset, rewards(n), masks(n), maybe, episodes(n)),
         st.builds(
             Metrics,
@@ -172,7 +173,7 @@ def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
 def server_messages(hello: Hello) -> st.SearchStrategy[Message]:
     n = hello.environments
     return st.one_of(
-        st.builds(Welcome, st.just("id-1"), names, limits, server_version=names),
+        st.builds(Welcome, st.just("id-1"), names, limits, server_version=names, out_of_step=st.booleans()),
         st.builds(Actions, leaves(hello.action_space, n)),
         st.builds(EpisodeReturns, rewards(n)),
         st.builds(

@@ -39,6 +39,7 @@ class StepLayout:
         self._truncated = _field_header(step["truncated"].number, n)
         self._final = _Arrays(step["final_observation"].number, hello.observation_space, n)
         self._first = _field_header(step["first"].number, n)
+        self._idle = _field_header(step["idle"].number, n)
         self._plain_size = len(self._reward) + 8 * n + self._observation.nbytes
         header = self._envelope.header(self._plain_size)
         self._plain, self._plain_length = header + self._reward, len(header) + self._plain_size
@@ -52,7 +53,7 @@ class StepLayout:
             return None
         pieces: list[Piece] = [self._plain, _to_c_order(step.reward)]
         self._observation.write(step.observation, pieces)
-        if step.terminated is step.truncated is step.first is None and step.final_observation is None:
+        if step.final_observation is None and step.terminated is step.truncated is step.first is step.idle is None:
             return pieces, self._plain_length
         size = self._plain_size + self._write_mask(self._terminated, step.terminated, pieces)
         size += self._write_mask(self._truncated, step.truncated, pieces)
@@ -60,6 +61,7 @@ class StepLayout:
             self._final.write(step.final_observation, pieces)
             size += self._final.nbytes
         size += self._write_mask(self._first, step.first, pieces)
+        size += self._write_mask(self._idle, step.idle, pieces)
         header = self._envelope.header(size)
         pieces[0] = header + self._reward
         return pieces, len(header) + size
@@ -84,9 +86,10 @@ class StepLayout:
         if final is not None:
             end += self._final.nbytes
         first, end = self._read_mask(self._first, payload, end)
+        idle, end = self._read_mask(self._idle, payload, end)
         if end != len(payload):
             return None
-        return Step(reward, observation, terminated, truncated, final, first)
+        return Step(reward, observation, terminated, truncated, final, first, idle=idle)
 
     def _reward_offset(self, payload: bytes) -> int:
         """Return the position of the rewards in a step with optional fields; 0 if the layout does not fit."""
