@@ -19,11 +19,16 @@ MASKED = np.float32(-1e30)
 """The log-probability, or the value, that replaces that of an action which a mask excludes. It is finite, so that the
 entropy's product 0 x MASKED is 0, and so small that the action's probability is exactly 0.
 """
+LEAST_VALID = np.float32(-1e29)
+"""Lower bound of the log-probability, or of the value, of a valid action if others are masked."""
 
 
 def masked(outputs: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
-    """Return outputs [..., A] with `MASKED` where `valid`, bool [..., A], is false; unchanged if `valid` is None."""
-    return outputs if valid is None else np.where(valid, outputs, MASKED)
+    """Return outputs [..., A] with `MASKED` where `valid`, bool [..., A], is false; unchanged if `valid` is None.
+
+    Outputs of valid actions below `LEAST_VALID` are raised to it, so that they stay far above the others.
+    """
+    return outputs if valid is None else np.where(valid, np.maximum(outputs, LEAST_VALID), MASKED)
 
 
 class Distribution(ABC):
