@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.acting.masks import choices_of, mask_part
 from relaax.algorithm_base.agent import Leaves, Mask, StepResult
+from relaax.algorithm_base.network import ACTION_MASK
 from relaax.algorithm_base.testing.fake_parameters import ContractBroken
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, ProtocolError, Space
 from relaax.rlx.leaf_checks import LeavesCheck
@@ -41,6 +43,9 @@ class RandomEnvironments:
     SAME_STEP mode. Actions that are not in the action space raise ContractBroken. `counted`: the number of transitions
     so far that are not void.
 
+    A part `action_mask` of observations holds random masks with at least one valid action for each choice, or none
+    where an episode has ended in NEXT_STEP mode. Actions that are not valid raise ContractBroken.
+
     Observations and rewards do not depend on the actions, so two agents get the same ones. Arrays are read-only, like
     received ones.
     """
@@ -63,6 +68,12 @@ class RandomEnvironments:
         self._rng = np.random.default_rng(seed)
         self._none: Mask = _read_only(np.zeros(environments, np.bool_))
         self._starting = self._none
+        self._mask = mask_part(ACTION_MASK, observation_space)
+        self._choices = choices_of(action_space)
+        self._choosing = {
+            i: leaf for i, leaf in enumerate(action_space.elements()) if isinstance(leaf, Discrete | MultiDiscrete)
+        }
+        self._valid = self._draw_masks()
         self.counted = 0
 
     def reset(self) -> Leaves:
@@ -76,25 +87,56 @@ class RandomEnvironments:
             self._actions.check("action", actions)
         except ProtocolError as error:
             raise ContractBroken(error.message) from None
+        if self._mask is not None:
+            self._check_valid(actions)
         n, first = self._environments, self._starting
         ended = (self._rng.random(n) < self._end_probability) & ~first
         truncated = ended & (self._rng.random(n) < 0.5)
-        observations, others = self._observe(), self._observe()
+        observations = self._observe()
+        valid, others = self._valid, self._observe()
+        self._valid = valid
         final = None
         if ended.any():
             final = [
                 _read_only(np.where(_rows(self._next_step, a), a, b)) for a, b in zip(observations, others, strict=True)
             ]
         self._starting = ended & self._next_step
+        if self._mask is not None:
+            self._valid[self._starting] = False
+            mask = observations[self._mask]
+            observations[self._mask] = _read_only(self._valid.astype(mask.dtype).reshape(mask.shape))
         marked = ended.any() or first.any()  # if nothing is marked, all masks are one array, as in a worker
         masks = [_read_only(mask) for mask in (ended & ~truncated, truncated, first)] if marked else [self._none] * 3
         rewards = _read_only(self._rng.normal(size=n))
-        step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final)
+        unwanted = _read_only(self._starting.copy()) if self._starting.any() else None
+        step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final, unwanted)
         self.counted += step.env_steps
         return step
 
     def _observe(self) -> Leaves:
-        return [_read_only(leaf) for leaf in sample(self._space, self._environments, self._rng)]
+        leaves = sample(self._space, self._environments, self._rng)
+        if self._mask is not None:
+            self._valid, mask = self._draw_masks(), leaves[self._mask]
+            leaves[self._mask] = self._valid.astype(mask.dtype).reshape(mask.shape)
+        return [_read_only(leaf) for leaf in leaves]
+
+    def _draw_masks(self) -> Mask:
+        """Return random masks, bool [N, elements], with at least one valid action for each choice."""
+        n = self._environments
+        masks = [self._rng.random((n, count)) < 0.3 for count in self._choices if self._mask is not None]
+        for mask in masks:
+            mask[np.arange(n), self._rng.integers(0, mask.shape[1], n)] = True
+        return np.concatenate(masks, axis=1) if masks else np.zeros((n, 0), np.bool_)
+
+    def _check_valid(self, actions: Leaves) -> None:
+        starts = [leaf.start if isinstance(leaf, Discrete) else 0 for leaf in self._choosing.values()]
+        choices = [actions[i].reshape(self._environments, -1) for i in self._choosing]
+        chosen = np.concatenate([each - start for each, start in zip(choices, starts, strict=True)], axis=1)
+        wanted = np.flatnonzero(~self._starting)
+        for k, first in enumerate(np.cumsum([0, *self._choices[:-1]])):
+            for i in wanted:
+                if not self._valid[i, first + chosen[i, k]]:
+                    raise ContractBroken(f"action {chosen[i, k]} of choice {k} of environment {i} is not valid")
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
