@@ -13,6 +13,7 @@ import pytest
 from relaax.algorithm_base import Box, Discrete, LearnerBase, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.network import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
+from relaax.algorithm_base.transitions import NEXT_VALID
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
@@ -129,6 +130,32 @@ def test_targets_weights_and_priorities_by_hand(
     assert scalars["loss/td_error"] == pytest.approx(np.dot(ONE_OF_LARGEST, np.abs(errors)) / 2.5, rel=1e-5)
     assert scalars["q/chosen"] == pytest.approx((0.5 * 1 + 4 - 3) / 2.5)
     assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("double", "valid", "errors"),
+    [
+        # Targets: 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
+        (False, [[0, 1], [1, 1], [1, 0]], [-1, 3.5, -1.5]),
+        # The online network prefers action 1 in item 0 and action 0 in item 2, which are not valid.
+        # Targets: 1 + 0.5 x 6 = 4; 0.5; 0.25 x -2 = -0.5.
+        (True, [[1, 0], [1, 1], [0, 1]], [-3, 3.5, -2.5]),
+    ],
+)
+def test_targets_are_over_the_next_valid_actions(double: bool, valid: list[list[int]], errors: list[float]) -> None:
+    learner, _, memory = learner_with(double=double)
+    masked = replace(BATCH, columns={**BATCH.columns, NEXT_VALID: np.array(valid, np.bool_)})
+    learner.step(masked)
+    np.testing.assert_allclose(memory.given, [np.abs(errors) + 0.25], rtol=1e-6)
+
+
+def test_held_out_value_is_that_of_valid_actions() -> None:
+    learner, parameters_client, _ = learner_with(held_out_states=3, batch_size=3)
+    masked = replace(BATCH, columns={**BATCH.columns, NEXT_VALID: np.array([[1, 0], [0, 1], [1, 1]]) == 1})
+    learner.step(masked)
+    learner.step(masked)
+    seen = [value for name, value in parameters_client.scalars if name == "q/held_out"]
+    assert seen[:1] == pytest.approx([(2 + 10 - 2) / 3])  # of the next observations 2, 5 and -2: s, 2 s, max
 
 
 def test_rewards_are_divided_by_the_current_deviation() -> None:
