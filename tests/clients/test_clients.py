@@ -102,7 +102,7 @@ def test_sanitizer_finding_fails_the_fuzzer(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "omits_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->between);\n", ""),
+    "omits_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->rows);\n", ""),
     "unsorted_keys": (
         "key_order_protobuf",
         "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",

@@ -65,6 +65,7 @@ typedef struct rlx_config {
     void (*on_retry)(void *context, const char *reason, double seconds); /* called before each wait; NULL: print a line to stderr */
     void *retry_context;
     const rlx_transport *transport; /* NULL: POSIX sockets */
+    int out_of_step;                /* for rlx_init_idle and rlx_step_idle. The server's algorithm must support it */
 } rlx_config;
 
 typedef struct rlx_episode { uint32_t environment; double episode_return; uint32_t length; } rlx_episode;
@@ -90,6 +91,10 @@ int rlx_connect(rlx_client *client);
 int rlx_init(rlx_client *client, const void *const *observation, const uint8_t *partial);
 /* Send an outcome and receive the next actions. The client sets `first` of NEXT_STEP; rewards are void there. */
 int rlx_step(rlx_client *client, const rlx_outcome *outcome);
+/* The same with out_of_step. `idle`: N, or NULL; true: no action is wanted. The observation is ignored there, except the
+ * final one of NEXT_STEP. The client sets `first` where an environment was away: rewards are void there. */
+int rlx_init_idle(rlx_client *client, const void *const *observation, const uint8_t *partial, const uint8_t *idle);
+int rlx_step_idle(rlx_client *client, const rlx_outcome *outcome, const uint8_t *idle);
 /* End the episode of every environment. Their returns are in rlx_returns. */
 int rlx_reset(rlx_client *client, const rlx_outcome *outcome);
 /* Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns 1, or 0 if it is dropped: it exceeds
@@ -140,7 +145,7 @@ uint64_t rlx_global_step(const rlx_client *client);            /* after RLX_FINI
 #endif
 
 enum { RLX__HANDSHAKE = 65536, RLX__LEAVES = 256, RLX__NAMES = 1024, RLX__SCALARS = 4096 };
-enum { RLX__MALFORMED = 1, RLX__FRAME_TOO_LARGE, RLX__UNEXPECTED, RLX__VERSION, RLX__VALUE = 8, RLX__LIMIT };
+enum { RLX__MALFORMED = 1, RLX__FRAME_TOO_LARGE, RLX__UNEXPECTED, RLX__VERSION, RLX__SPACE = 6, RLX__VALUE = 8, RLX__LIMIT };
 /* The expected message, with its number in ServerMessage, and the states between messages. */
 enum { RLX__CLOSED = 0, RLX__WELCOME = 1, RLX__ACTIONS = 2, RLX__RETURNS = 3, RLX__PONG = 7, RLX__IDLE, RLX__STEP };
 enum { RLX__HELLO = 1, RLX__INIT, RLX__STEPPED, RLX__RESET, RLX__METRICS, RLX__PING, RLX__PONGED, RLX__BYE };
@@ -160,7 +165,7 @@ struct rlx_client {
     uint32_t name_bytes, name_limit, name_count;
     uint64_t names[RLX__NAMES], global_step, random;
     rlx__value observation, action;
-    uint8_t *in, *out, *at, *actions, *between, *ended, *cut, *habit;
+    uint8_t *in, *out, *at, *actions, *between, *ended, *cut, *habit, *rows; /* rows: those to check, then `first` */
     size_t in_from, in_to, in_size, out_size, scalar_size;
     const void *action_at[RLX__LEAVES];
     double *returns;
@@ -409,11 +414,15 @@ static int rlx__bye(rlx_client *c, const char *reason) {
     return rlx__send(c, RLX__BYE);
 }
 
+static void rlx__leave(rlx_client *c, const char *reason) {
+    c->broken = 1, c->scalar_size = 0, rlx__bye(c, reason);
+    rlx__hang_up(c, 0);
+}
+
 static int rlx__mistake(rlx_client *c, int code, const char *what) {
     int verdict = c->answered ? RLX_INTERRUPTED : RLX_FAILED; /* section 9 */
     if (c->broken) return RLX_INTERRUPTED;
-    c->broken = 1, c->scalar_size = 0, rlx__bye(c, what);
-    rlx__hang_up(c, 0);
+    rlx__leave(c, what);
     if (verdict == RLX_FAILED) return rlx__say(c, code, verdict, "%s: the server's mistake: %s: is it an RLX server?", c->where, what);
     return rlx__say(c, code, verdict, "the server's mistake: %s", what);
 }
@@ -615,6 +624,7 @@ static int rlx__is_session(rlx__in text) {
 
 static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     uint64_t version = 0, frame = 0, name_bytes = 0, names = 0, twice = 1, n = c->config.environments, i;
+    uint64_t asked = c->config.out_of_step != 0, granted = 0;
     double heartbeat = 0, idle = 0;
     int more, inner = 1;
     char unused[8];
@@ -626,6 +636,7 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
         else if (f.number == 3 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
         else if (f.number == 4 && f.type == 2 && !rlx__text(&f, c->algorithm, sizeof c->algorithm)) return RLX__MALFORMED;
         else if (f.number == 3 && f.type == 2) session = f;
+        else if (f.number == 6 && f.type == 0) granted = f.integer != 0;
         else if (f.number == 5 && f.type == 2)
             while ((inner = rlx__next(&f.bytes, &g, 0)) == 1) {
                 if (g.number == 1 && g.type == 0) frame = (uint32_t)g.integer;
@@ -638,9 +649,10 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     }
     if (more < 0) return RLX__MALFORMED;
     if (version != 1) return RLX__VERSION;
-    if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes)) return RLX__VALUE;
+    if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes) || granted > asked) return RLX__VALUE;
     for (i = 0; i < n; i++) if (c->habit[i] == RLX_SAME_STEP) twice = 2;
     if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
+    if (asked > granted) return RLX__SPACE;
     c->session[0] = 0;
     if (session.bytes.at) rlx__text(&session, c->session, sizeof c->session);
     c->limit = (size_t)frame, c->silence = heartbeat < 5 / 3. ? 5 : heartbeat < 1e5 ? 3 * heartbeat : 3e5;
@@ -728,6 +740,11 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
         return rlx__mistake(c, RLX__UNEXPECTED, "a message that is not allowed now");
     if (due == RLX__WELCOME) wrong = rlx__read_welcome(c, found.bytes);
     else wrong = due == RLX__ACTIONS ? rlx__read_actions(c, found.bytes) : rlx__read_returns(c, found.bytes);
+    if (wrong == RLX__SPACE) {
+        rlx__leave(c, "the welcome lacks out_of_step");
+        return rlx__say(c, wrong, RLX_FAILED, "%s: the server or its algorithm does not support environments out of step: "
+                        "use another algorithm, or do not set out_of_step", c->where);
+    }
     if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "an invalid welcome" : "an answer with a value outside the space");
     *got = 1;
     return RLX_OK;
@@ -846,7 +863,8 @@ static const char *rlx__prepare(rlx_client *c) {
     for (i = 0; i < c->action.count; i++) actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
     c->in = (uint8_t *)malloc(c->in_size), c->out = (uint8_t *)malloc(c->out_size);
     c->actions = (uint8_t *)calloc(1, actions), c->returns = (double *)calloc(n, sizeof(double));
-    c->between = (uint8_t *)calloc(4, n), c->ended = c->between + n, c->cut = c->ended + n, c->habit = c->cut + n;
+    c->between = (uint8_t *)calloc(5, n), c->ended = c->between + n, c->cut = c->ended + n, c->habit = c->cut + n;
+    c->rows = c->habit + n;
     if (!c->in || !c->out || !c->actions || !c->returns || !c->between) return "there is not enough memory";
     for (i = 0; i < n; i++)
         c->habit[i] = (uint8_t)(g->autoresets == 0 ? RLX_DISABLED : g->autoreset[g->autoresets == 1 ? 0 : i]);
@@ -885,6 +903,7 @@ static int rlx__hello(rlx_client *c) {
     size_t i;
     int verdict;
     rlx__begin(c);
+    rlx__put_integer(c, 15, g->out_of_step != 0);
     rlx__put_integer(c, 14, g->reports_episodes != 0);
     rlx__put_text(c, 13, c->session);
     rlx__put_integer(c, 12, (uint64_t)g->mode);
@@ -976,36 +995,51 @@ static int rlx__ask(rlx_client *c, unsigned kind, uint32_t due) {
     return RLX_OK;
 }
 
-int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *partial) {
+static int rlx__on(const uint8_t *mask, uint32_t i) { return mask != NULL && mask[i] != 0; }
+
+int rlx_init_idle(rlx_client *c, const void *const *observation, const uint8_t *partial, const uint8_t *idle) {
+    uint32_t i, n = c->config.environments;
     int verdict;
     if (c->state == RLX__STEP) return rlx__wrong(c, "an episode is in progress: call rlx_reset first");
-    if (!rlx__leaves_fit(c, observation, NULL)) return RLX_INVALID;
+    for (i = 0; i < n; i++) {
+        if (rlx__on(idle, i) && !c->config.out_of_step) return rlx__wrong(c, "an environment is idle: set out_of_step");
+        c->rows[i] = !rlx__on(idle, i);
+    }
+    if (!rlx__leaves_fit(c, observation, c->rows)) return RLX_INVALID;
     do {
         if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
         if ((verdict = rlx__hear(c, 0)) == RLX_OK) {
             rlx__begin(c);
+            rlx__put_mask(c, 3, idle);
             rlx__put_mask(c, 2, partial);
             rlx__put_leaves(c, 1, observation);
             verdict = rlx__ask(c, RLX__INIT, RLX__ACTIONS);
         }
     } while (verdict == RLX_INTERRUPTED);
-    memset(c->between, 0, c->config.environments);
+    for (i = 0; i < n; i++) c->between[i] = (uint8_t)rlx__on(idle, i);
     return verdict;
 }
 
-/* Check an outcome, and set c->cut (truncated and not terminated) and c->ended. */
-static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
+int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *partial) {
+    return rlx_init_idle(c, observation, partial, NULL);
+}
+
+/* Check an outcome, and set c->cut (truncated and not terminated), c->ended, and the c->rows of its observation that are
+ * not void. */
+static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, const uint8_t *idle) {
     uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
     size_t k;
     for (i = 0; i < n; i++) {
         int habit = c->habit[i];
-        int over = step && o->terminated != NULL && o->terminated[i], cut = o->truncated != NULL && o->truncated[i] && !over;
+        int over = step && rlx__on(o->terminated, i), cut = rlx__on(o->truncated, i) && !over;
         if (rlx__infinite(RLX_FLOAT64, (const uint8_t *)&o->reward[i]) || !rlx__finite(o->reward[i], 1e15))
             return rlx__say(c, RLX__VALUE, RLX_INVALID, "the reward of environment %u must be from -1e15 to 1e15", i), 0;
+        if (rlx__on(idle, i) && !c->config.out_of_step) return rlx__wrong(c, "an environment is idle: set out_of_step"), 0;
         if (!step && c->between[i]) cut = 0; /* it has no episode to end */
         c->cut[i] = (uint8_t)cut, c->ended[i] = (uint8_t)(over || cut);
+        c->rows[i] = !rlx__on(idle, i) || (c->ended[i] && habit == RLX_NEXT_STEP);
         if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "with autoreset disabled, episodes end with rlx_reset"), 0;
-        if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an episode cannot end in the step that begins it"), 0;
+        if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an environment between two episodes has no episode to end"), 0;
         same_ended |= c->ended[i] && habit == RLX_SAME_STEP, same_cut |= c->cut[i] && (habit == RLX_SAME_STEP || !step);
     }
     if (same_cut && o->final_observation == NULL) return rlx__wrong(c, "a truncated episode needs its final observation"), 0;
@@ -1015,19 +1049,21 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
         if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
             return rlx__wrong(c, "an episode with an invalid environment, length or return"), 0;
     if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, step ? c->ended : NULL)) return 0;
-    return !step || rlx__leaves_fit(c, o->observation, NULL);
+    return !step || rlx__leaves_fit(c, o->observation, c->rows);
 }
 
-int rlx_step(rlx_client *c, const rlx_outcome *o) {
+int rlx_step_idle(rlx_client *c, const rlx_outcome *o, const uint8_t *idle) {
     uint32_t i, n = c->config.environments;
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
     if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
-    if (!rlx__outcome_fits(c, o, 1)) return RLX_INVALID;
+    if (!rlx__outcome_fits(c, o, 1, idle)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
+    for (i = 0; i < n; i++) c->rows[i] = c->between[i] && !rlx__on(idle, i);
     rlx__begin(c);
+    rlx__put_mask(c, 8, idle);
     rlx__put_episodes(c, 7, o);
-    rlx__put_mask(c, 6, c->between);
+    rlx__put_mask(c, 6, c->rows);
     rlx__put_leaves(c, 5, o->final_observation);
     rlx__put_mask(c, 4, c->cut);
     rlx__put_mask(c, 3, o->terminated);
@@ -1035,15 +1071,17 @@ int rlx_step(rlx_client *c, const rlx_outcome *o) {
     rlx__put_bytes(c, 1, o->reward, 8 * (size_t)n);
     verdict = rlx__ask(c, RLX__STEPPED, RLX__ACTIONS);
     for (i = 0; verdict == RLX_OK && i < n; i++)
-        c->between[i] = c->ended[i] && c->habit[i] == RLX_NEXT_STEP;
+        c->between[i] = rlx__on(idle, i) ? c->between[i] || c->ended[i] : c->ended[i] && c->habit[i] == RLX_NEXT_STEP;
     return verdict;
 }
+
+int rlx_step(rlx_client *c, const rlx_outcome *o) { return rlx_step_idle(c, o, NULL); }
 
 int rlx_reset(rlx_client *c, const rlx_outcome *o) {
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
     if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
-    if (!rlx__outcome_fits(c, o, 0)) return RLX_INVALID;
+    if (!rlx__outcome_fits(c, o, 0, NULL)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
     rlx__begin(c);
     rlx__put_episodes(c, 4, o);

@@ -79,6 +79,7 @@ static void say(Memory *m, unsigned kind, const Part *content) {
 }
 
 static double heartbeat = 10;
+static int out_of_step; /* whether the server supports it */
 
 static Part welcome(uint32_t frame, uint32_t names) {
     Part p = {{0}, 0}, limits = {{0}, 0};
@@ -86,6 +87,7 @@ static Part welcome(uint32_t frame, uint32_t names) {
     add_integer(&limits, 1, frame), add_double(&limits, 2, 600), add_double(&limits, 3, heartbeat);
     add_integer(&limits, 4, 128), add_integer(&limits, 5, names);
     add_bytes(&p, 5, limits.bytes, limits.size);
+    if (out_of_step) add_integer(&p, 6, 1);
     return p;
 }
 

@@ -103,15 +103,16 @@ static void print(const void *data, size_t size) {
     for (i = 0; i < size; i++) printf("%02x", ((const uint8_t *)data)[i]);
 }
 
-static rlx_outcome outcome(size_t n, int step) {
+static rlx_outcome outcome(size_t n, const uint8_t **idle) { /* idle: NULL for a reset */
     rlx_outcome o;
     char *part;
     size_t size;
     rlx_episode *episodes = (rlx_episode *)calloc(65536, sizeof *episodes);
     memset(&o, 0, sizeof o);
     o.reward = numbers(&size);
-    if (step) o.terminated = mask();
+    if (idle != NULL) o.terminated = mask();
     o.truncated = mask();
+    if (idle != NULL) *idle = mask();
     for (part = strtok(take(), "-,"); part != NULL; part = strtok(NULL, "-,")) {
         rlx_episode *e = &episodes[o.episode_count++];
         e->environment = (uint32_t)strtoul(part, &part, 10);
@@ -119,7 +120,7 @@ static rlx_outcome outcome(size_t n, int step) {
         e->length = (uint32_t)strtoul(strchr(part + 1, ':') + 1, NULL, 10);
     }
     o.episodes = episodes;
-    if (step) o.observation = leaves(n);
+    if (idle != NULL) o.observation = leaves(n);
     o.final_observation = leaves(n);
     return o;
 }
@@ -128,12 +129,14 @@ static int command(rlx_client **client, rlx_config *config) {
     const char *what = take();
     rlx_client *c = *client;
     int verdict = RLX_OK;
+    const uint8_t *idle;
     size_t i, n = c != NULL ? c->observation.count : 0;
     if (strcmp(what, "connect") == 0) {
         char why[256];
         static int habits[65536];
         config->addresses = take(), config->environments = (uint32_t)integer(), config->mode = (int)integer();
-        config->frame_skip = (uint32_t)integer(), config->reports_episodes = (int)integer(), config->retry_seconds = -1;
+        config->frame_skip = (uint32_t)integer(), config->reports_episodes = (int)integer();
+        config->out_of_step = (int)integer(), config->retry_seconds = -1;
         for (i = (size_t)integer(); config->autoresets < i;) habits[config->autoresets++] = (int)integer();
         config->autoreset = habits;
         config->environment = text(), config->host = text(), config->token = text(), config->session_id = text();
@@ -149,7 +152,7 @@ static int command(rlx_client **client, rlx_config *config) {
     } else if (strcmp(what, "ping") == 0) {
         if ((verdict = rlx_alive(c)) == RLX_OK) puts("pong");
     } else if (strcmp(what, "reset") == 0) {
-        rlx_outcome o = outcome(n, 0);
+        rlx_outcome o = outcome(n, NULL);
         if ((verdict = rlx_reset(c, &o)) == RLX_OK) {
             printf("returns");
             for (i = 0; i < config->environments; i++) printf(" "), print(&rlx_returns(c)[i], 8);
@@ -158,10 +161,11 @@ static int command(rlx_client **client, rlx_config *config) {
     } else {
         if (strcmp(what, "init") == 0) {
             const uint8_t *partial = mask();
-            verdict = rlx_init(c, leaves(n), partial);
+            idle = mask();
+            verdict = rlx_init_idle(c, leaves(n), partial, idle);
         } else {
-            rlx_outcome o = outcome(n, 1);
-            verdict = rlx_step(c, &o);
+            rlx_outcome o = outcome(n, &idle);
+            verdict = rlx_step_idle(c, &o, idle);
         }
         if (verdict == RLX_OK) {
             printf("actions");

@@ -363,6 +363,111 @@ static void test_waits_during_signals(void) {
     rlx_close(c), close(server.fd), close(listener);
 }
 
+/* The place of the last frame that was sent. */
+static size_t last_frame(void) {
+    size_t at = 0, next;
+    while ((next = at + 4 + ((size_t)memory.told[at + 2] << 8) + memory.told[at + 3]) < memory.size) at = next;
+    return at;
+}
+
+/* Whether the last frame that was sent has these bytes. */
+static int sent(const uint8_t *part, size_t size) {
+    size_t at = last_frame();
+    for (; at + size <= memory.size; at++) if (memcmp(memory.told + at, part, size) == 0) return 1;
+    return 0;
+}
+
+/* Two players take turns: the example of section 8. Void rows are NaN. */
+static void test_players_take_turns(void) {
+    static const uint8_t asked[] = {0x60, 1, 0x78, 1}, second[] = {0x1a, 2, 0, 1}, comes[] = {0x32, 2, 0, 1, 0x42, 2, 1, 0};
+    static const uint8_t again[] = {0x42, 2, 0, 1}, both[] = {0x1a, 2, 1, 1}, neither[] = {0x42, 2, 1, 1};
+    static const uint8_t first[] = {0x32, 2}, all[] = {0x32, 2, 1, 1};
+    static const float rows[3][4] = {{1, 2, NAN, NAN}, {NAN, NAN, 3, 4}, {NAN, NAN, NAN, NAN}};
+    static const int habit = RLX_SAME_STEP;
+    static const uint8_t masks[3][2] = {{0, 1}, {1, 0}, {1, 1}};
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 2);
+    const void *leaves[1];
+    double reward[2] = {0, 0};
+    rlx_outcome o = {reward, leaves, NULL, NULL, NULL, NULL, 0};
+    Part hi;
+    char why[256];
+    size_t told;
+    rlx_client *c;
+    int i;
+    config.autoreset = &habit, config.autoresets = 1, config.out_of_step = 1, out_of_step = 1;
+    CHECK((c = rlx_open(&config, why)) != NULL);
+    hi = welcome(1048576, 2), say(&memory, 1, &hi);
+    for (i = 0; i < 9; i++) say_actions(2, 0);
+    CHECK(rlx_connect(c) == RLX_OK && sent(asked, sizeof asked));
+    leaves[0] = rows[1], CHECK(rlx_init_idle(c, leaves, NULL, masks[0]) == RLX_INVALID); /* row 0 is not void */
+    leaves[0] = rows[0], CHECK(rlx_init_idle(c, leaves, NULL, masks[0]) == RLX_OK && sent(second, sizeof second));
+    told = memory.size, o.terminated = masks[0];
+    CHECK(rlx_step_idle(c, &o, masks[1]) == RLX_INVALID); /* environment 1 is away: it has no episode to end */
+    o.terminated = NULL;
+    CHECK(rlx_step_idle(c, &o, masks[1]) == RLX_INVALID && memory.size == told); /* row 1 is not void */
+    leaves[0] = rows[1], CHECK(rlx_step_idle(c, &o, masks[1]) == RLX_OK && sent(comes, sizeof comes));
+    leaves[0] = rows[0], CHECK(rlx_step_idle(c, &o, masks[0]) == RLX_OK && sent(again, sizeof again) && !sent(first, 2));
+    leaves[0] = rows[2], o.truncated = masks[2];
+    CHECK(rlx_step_idle(c, &o, masks[2]) == RLX_INVALID && strstr(rlx_reason(c), "final observation"));
+    o.truncated = NULL, o.terminated = masks[2];
+    CHECK(rlx_step_idle(c, &o, masks[2]) == RLX_OK && sent(both, sizeof both) && sent(neither, sizeof neither));
+    CHECK(rlx_step_idle(c, &o, masks[2]) == RLX_INVALID); /* both have left */
+    o.terminated = NULL, CHECK(rlx_step_idle(c, &o, masks[2]) == RLX_OK && sent(neither, sizeof neither) && !sent(first, 2));
+    leaves[0] = zeros[0], CHECK(rlx_step(c, &o) == RLX_OK && sent(all, sizeof all));
+    o.truncated = masks[2], o.final_observation = zeros, leaves[0] = rows[2];
+    CHECK(rlx_step_idle(c, &o, masks[2]) == RLX_OK);
+    memory.to = memory.from, say_returns(2);
+    CHECK(rlx_reset(c, &o) == RLX_OK && !sent(both + 1, 3)); /* they have left: nothing is truncated */
+    rlx_close(c), out_of_step = 0;
+}
+
+static void test_idle_by_autoreset_mode(void) {
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 3);
+    uint8_t ended[3] = {1, 0, 0}, idle[3] = {1, 1, 1};
+    float seen[6] = {0, 0, NAN, NAN, NAN, NAN};
+    const void *const leaves[] = {seen};
+    rlx_outcome o = {(const double *)nothing, leaves, NULL, ended, NULL, NULL, 0};
+    rlx_client *c = playing(&config);
+    o.truncated = NULL;
+    CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "out_of_step"));
+    say_returns(3), CHECK(rlx_reset(c, &o) == RLX_OK);
+    CHECK(rlx_init_idle(c, zeros, NULL, idle) == RLX_INVALID && strstr(rlx_reason(c), "out_of_step"));
+    rlx_close(c);
+    config = point(&transport, 3), config.autoreset = habits, config.autoresets = 3, config.out_of_step = out_of_step = 1;
+    c = playing(&config), o.truncated = ended;
+    CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "rlx_reset")); /* DISABLED */
+    ended[0] = 0, ended[2] = 1;
+    CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "NaN")); /* NEXT_STEP */
+    seen[4] = seen[5] = 0, say_actions(3, 0), CHECK(rlx_step_idle(c, &o, idle) == RLX_OK);
+    CHECK(!c->between[0] && !c->between[1] && c->between[2]);
+    rlx_close(c), out_of_step = 0;
+}
+
+/* The flag must be in the hello and in the welcome, or in neither. */
+static void test_flag_of_welcome(void) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        rlx_transport transport = memory_transport(&memory);
+        rlx_config config = point(&transport, 1);
+        Part hi;
+        char why[256];
+        rlx_client *c;
+        config.out_of_step = i & 1, config.retry_seconds = 60, out_of_step = i >> 1, hi = welcome(1048576, 2);
+        CHECK((c = rlx_open(&config, why)) != NULL);
+        say(&memory, 1, &hi);
+        if (i == 0 || i == 3) CHECK(rlx_connect(c) == RLX_OK && last_frame() == 0);
+        else {
+            CHECK(rlx_connect(c) == RLX_FAILED && rlx_code(c) == (i == 1 ? 6 : 8) && memory.opened == 1);
+            CHECK(memory.told[last_frame() + 4] == 0x42); /* bye */
+        }
+        if (i == 1) CHECK(strstr(rlx_reason(c), "does not support environments out of step") != NULL);
+        if (i == 2) CHECK(strstr(rlx_reason(c), "the server's mistake") != NULL);
+        rlx_close(c), out_of_step = 0;
+    }
+}
+
 #ifdef COUNT_ALLOCATIONS
 static void test_nothing_is_allocated_after_the_handshake(void) {
     rlx_transport transport = memory_transport(&memory);
@@ -415,6 +520,9 @@ int main(void) {
     test_last_message_of_server_is_reported();
     test_silence_timeout_has_minimum();
     test_waits_during_signals();
+    test_players_take_turns();
+    test_idle_by_autoreset_mode();
+    test_flag_of_welcome();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();
 #endif
