@@ -25,18 +25,22 @@ const version = "1.0.0"
 const speaksGRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " +
 	"connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
 
+const lacksOutOfStep = ": the server or its algorithm does not support environments out of step: " +
+	"use another algorithm, or do not set OutOfStep"
+
 // settings is the start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 var settings = []byte{4, 0, 0, 0, 0, 0}
 
 // A Code is an error code of RLX.md, section 9.
 type Code uint64
 
-// The codes of mistakes that a client detects.
+// The codes of errors that a client detects.
 const (
 	Malformed          Code = 1
 	FrameTooLarge      Code = 2
 	UnexpectedMessage  Code = 3
 	UnsupportedVersion Code = 4
+	UnsupportedSpace   Code = 6 // also a server without environments out of step
 	InvalidValue       Code = 8
 	LimitExceeded      Code = 9
 )
@@ -105,6 +109,7 @@ type Config struct {
 	Autoreset       []Autoreset // one mode for all environments, or N
 	Mode            Mode
 	ReportsEpisodes bool
+	OutOfStep       bool                                   // for InitIdle and Outcome.Idle; the server's algorithm must support it
 	Retry           time.Duration                          // how long to retry after a failure; 0: five minutes; negative: do not retry
 	OnRetry         func(reason error, wait time.Duration) // called before each wait; nil: print a line to stderr
 }
@@ -124,6 +129,7 @@ type Outcome struct {
 	Truncated        []bool
 	FinalObservation [][]byte // required if an episode was truncated, with SameStep (other rows are ignored) and in Reset
 	Episodes         []Episode
+	Idle             []bool // with OutOfStep: no action is wanted; not used by Reset
 }
 
 type state int
@@ -155,6 +161,7 @@ type Client struct {
 	actions             [][]byte
 	returns             []float64
 	between, ended, cut []bool
+	live                []bool // the rows of an observation that are not void
 }
 
 // New returns a client. It does not connect yet.
@@ -208,7 +215,7 @@ func New(config Config) (*Client, error) {
 	if c.action, err = g.Action.leaves(); err != nil {
 		return nil, invalid("action: %v", err)
 	}
-	c.between, c.ended, c.cut = make([]bool, n), make([]bool, n), make([]bool, n)
+	c.between, c.ended, c.cut, c.live = make([]bool, n), make([]bool, n), make([]bool, n), make([]bool, n)
 	c.buffer = make([]byte, 65536)
 	return c, nil
 }
@@ -241,13 +248,17 @@ func (c *Client) interrupted(format string, values ...any) *Error {
 	return c.lost
 }
 
+func (c *Client) sayBye(reason string) {
+	c.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	c.conn.Write(frame(bye, part{}.text(1, reason)))
+}
+
 // mistake disconnects after a mistake of the server. The client reconnects only if an init was answered before.
 func (c *Client) mistake(code Code, what string) *Error {
 	if c.broken {
 		return &Error{meaning: ErrInterrupted}
 	}
-	c.conn.SetWriteDeadline(time.Now().Add(time.Second))
-	c.conn.Write(frame(bye, part{}.text(1, what)))
+	c.sayBye(what)
 	lost := c.interrupted("the server's mistake: %s", what)
 	lost.Code = code
 	if !c.answered {
@@ -393,6 +404,10 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 	case due == returns:
 		c.returns, code = readReturns(content, n)
 	}
+	if code == UnsupportedSpace {
+		c.sayBye("the welcome lacks out_of_step")
+		return false, &Error{Code: code, Sentence: c.where() + lacksOutOfStep, meaning: ErrFailed}
+	}
 	if code != 0 {
 		return false, c.mistake(code, "an answer with a value outside the agreed range")
 	}
@@ -406,7 +421,7 @@ func (c *Client) readWelcome(m message) Code {
 	m.text(2, &ok)
 	session, algorithm := m.text(3, &ok), m.text(4, &ok)
 	most, idle, heartbeat := limits.integer(1)&math.MaxUint32, limits.double(2), limits.double(3)
-	twice, n := 1, c.config.Environments
+	twice, n, granted := 1, c.config.Environments, m.integer(6) != 0
 	for _, habit := range c.config.Autoreset {
 		if habit == SameStep {
 			twice = 2
@@ -419,8 +434,12 @@ func (c *Client) readWelcome(m message) Code {
 		return UnsupportedVersion
 	case !(idle > 0 && heartbeat > 0) || math.IsInf(idle+heartbeat, 0) || !sessionID.MatchString(session):
 		return InvalidValue
+	case granted && !c.config.OutOfStep:
+		return InvalidValue
 	case uint64(n*twice*size(c.observation)) > most || uint64(n*size(c.action)) > most:
 		return LimitExceeded
+	case c.config.OutOfStep && !granted:
+		return UnsupportedSpace
 	}
 	c.Session, c.Algorithm, c.limit, c.used = session, algorithm, int(most), map[string]bool{}
 	c.nameBytes, c.names = int(limits.integer(4)), int(limits.integer(5))
@@ -490,6 +509,9 @@ func (c *Client) try() error {
 	h = h.bytes(11, packed(g.Autoreset)).integer(12, uint64(g.Mode)).text(13, c.Session)
 	if g.ReportsEpisodes {
 		h = h.integer(14, 1)
+	}
+	if g.OutOfStep {
+		h = h.integer(15, 1)
 	}
 	if err := c.send(hello, h); err != nil {
 		return err
@@ -574,25 +596,41 @@ func (c *Client) fit(leaves [][]byte, rows []bool) error {
 	return nil
 }
 
-func (c *Client) masks(masks ...[]bool) error {
-	for _, mask := range masks {
+// masks checks the lengths of masks, and whether environments may be idle.
+func (c *Client) masks(idle []bool, others ...[]bool) error {
+	for _, mask := range append(others, idle) {
 		if len(mask) != 0 && len(mask) != c.config.Environments {
 			return invalid("a mask has %d entries; there are %d environments", len(mask), c.config.Environments)
+		}
+	}
+	for i, one := range idle {
+		if one && !c.config.OutOfStep {
+			return invalid("environment %d is idle: set Config.OutOfStep", i)
 		}
 	}
 	return nil
 }
 
+func on(mask []bool, i int) bool { return len(mask) > 0 && mask[i] }
+
 // Init begins an episode in every environment and returns the first actions. partial: nil, or true where an episode
 // continues.
 func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
+	return c.InitIdle(observation, partial, nil)
+}
+
+// InitIdle is Init with Config.OutOfStep. idle: nil, or true where no episode begins yet; the observation is ignored there.
+func (c *Client) InitIdle(observation [][]byte, partial, idle []bool) ([][]byte, error) {
 	if c.state == playing {
 		return nil, invalid("an episode is in progress: call Reset first")
 	}
-	if err := c.fit(observation, nil); err != nil {
+	if err := c.masks(idle, partial); err != nil {
 		return nil, err
 	}
-	if err := c.masks(partial); err != nil {
+	for i := range c.live {
+		c.live[i] = !on(idle, i)
+	}
+	if err := c.fit(observation, c.live); err != nil {
 		return nil, err
 	}
 	n := c.config.Environments
@@ -602,10 +640,12 @@ func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 			return nil, err
 		}
 		if err = c.hear(0); err == nil {
-			err = c.ask(initial, part{}.leaves(1, c.observation, observation, n).mask(2, partial), actions)
+			err = c.ask(initial, part{}.leaves(1, c.observation, observation, n).mask(2, partial).mask(3, idle), actions)
 		}
 		if err == nil {
-			c.between = make([]bool, n)
+			for i := range c.between {
+				c.between[i] = on(idle, i)
+			}
 			return c.actions, nil
 		}
 		if !errors.Is(err, ErrInterrupted) {
@@ -614,7 +654,7 @@ func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 	}
 }
 
-// check checks an outcome, and records which episodes end.
+// check checks an outcome, and records which episodes end, and which rows of its observation are not void.
 func (c *Client) check(o Outcome, stepping bool) error {
 	n := c.config.Environments
 	if c.conn == nil {
@@ -626,7 +666,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	if c.state != playing {
 		return invalid("no episode is in progress: call Init first")
 	}
-	if err := c.masks(o.Terminated, o.Truncated); err != nil {
+	if err := c.masks(o.Idle, o.Terminated, o.Truncated); err != nil {
 		return err
 	}
 	if len(o.Reward) != n {
@@ -634,9 +674,10 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	}
 	needed, allowed := false, !stepping
 	for i := range c.ended {
-		over := stepping && len(o.Terminated) > 0 && o.Terminated[i]
-		cut := len(o.Truncated) > 0 && o.Truncated[i] && !over && (stepping || !c.between[i])
+		over := stepping && on(o.Terminated, i)
+		cut := on(o.Truncated, i) && !over && (stepping || !c.between[i])
 		c.cut[i], c.ended[i] = cut, over || cut
+		c.live[i] = !on(o.Idle, i) || c.ended[i] && c.habit(i) == NextStep
 		if !(math.Abs(o.Reward[i]) <= 1e15) {
 			return invalid("the reward of environment %d is %v; it must be from -1e15 to 1e15", i, o.Reward[i])
 		}
@@ -670,13 +711,13 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		}
 	}
 	if stepping {
-		return c.fit(o.Observation, nil)
+		return c.fit(o.Observation, c.live)
 	}
 	return nil
 }
 
-// Step sends an outcome and returns the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
-// whose episode ended with the step before is void.
+// Step sends an outcome and returns the next actions. The client sets `first` where an environment was between two
+// episodes (NextStep, or idle): its reward is void.
 func (c *Client) Step(o Outcome) ([][]byte, error) {
 	if err := c.check(o, true); err != nil {
 		return nil, err
@@ -687,11 +728,19 @@ func (c *Client) Step(o Outcome) ([][]byte, error) {
 	n := c.config.Environments
 	p := make(part, 0, 256+16*n+2*n*size(c.observation)).doubles(1, o.Reward).leaves(2, c.observation, o.Observation, n)
 	p = p.mask(3, o.Terminated).mask(4, c.cut).leaves(5, c.observation, o.FinalObservation, n)
-	if err := c.ask(step, p.mask(6, c.between).episodes(7, o.Episodes), actions); err != nil {
+	first := make([]bool, n)
+	for i := range first {
+		first[i] = c.between[i] && !on(o.Idle, i)
+	}
+	if err := c.ask(step, p.mask(6, first).episodes(7, o.Episodes).mask(8, o.Idle), actions); err != nil {
 		return nil, err
 	}
 	for i := range c.between {
-		c.between[i] = c.ended[i] && c.habit(i) == NextStep
+		if on(o.Idle, i) {
+			c.between[i] = c.between[i] || c.ended[i]
+		} else {
+			c.between[i] = c.ended[i] && c.habit(i) == NextStep
+		}
 	}
 	return c.actions, nil
 }

@@ -55,8 +55,9 @@ func unhex(text string) []byte {
 
 // The server's frames of section 13.
 var (
-	pageWelcome = unhex("0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002")
-	pageActions = unhex("0000001312110a0f08091201011a080200000000000000")
+	pageWelcome      = unhex("0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002")
+	outOfStepWelcome = append(append(unhex("0000002e0a2c"), pageWelcome[6:]...), 0x30, 1)
+	pageActions      = unhex("0000001312110a0f08091201011a080200000000000000")
 )
 
 func point(address string) Config {
@@ -260,6 +261,152 @@ func TestFinalObservations(t *testing.T) {
 		t.Error(err)
 	}
 	<-done
+}
+
+// Two players take turns: the example of section 8. Void rows are NaN.
+func TestPlayersTakeTurns(t *testing.T) {
+	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 16)}, 2))
+	script := [][]byte{outOfStepWelcome}
+	for i := 0; i < 7; i++ {
+		script = append(script, answer)
+	}
+	address, told, done := serve(t, append(script, frame(returns, part{}.doubles(1, []float64{0, 0}))))
+	config := point(address)
+	config.Environments, config.Autoreset, config.OutOfStep = 2, []Autoreset{SameStep}, true
+	c := opened(t, config)
+	nan, reward := float32(math.NaN()), []float64{0, 0}
+	zero, none := [][]byte{Bytes(make([]float32, 4))}, [][]byte{Bytes([]float32{nan, nan, nan, nan})}
+	first, second := [][]byte{Bytes([]float32{1, 2, nan, nan})}, [][]byte{Bytes([]float32{nan, nan, 3, 4})}
+	both := []bool{true, true}
+	masks := []string{}
+	want := func(due error, fields string, err error) {
+		t.Helper()
+		if !errors.Is(err, due) {
+			t.Fatal(err)
+		}
+		if due == nil {
+			masks = append(masks, fields)
+		}
+	}
+	start := func(due error, fields string, seen [][]byte, idle ...bool) {
+		t.Helper()
+		_, err := c.InitIdle(seen, nil, idle)
+		want(due, fields, err)
+	}
+	step := func(due error, fields string, o Outcome) {
+		t.Helper()
+		o.Reward = reward
+		_, err := c.Step(o)
+		want(due, fields, err)
+	}
+	start(ErrInvalid, "", second, false, true) // row 0 is not void
+	start(ErrInvalid, "", first, true)
+	start(nil, "1a020001", first, false, true)
+	step(ErrInvalid, "", Outcome{Observation: second, Idle: []bool{true}})
+	step(ErrInvalid, "", Outcome{Observation: first, Idle: []bool{true, false}}) // row 1 is not void
+	step(ErrInvalid, "", Outcome{Observation: second, Idle: []bool{true, false}, Terminated: []bool{false, true}})
+	step(nil, "3202000142020100", Outcome{Observation: second, Idle: []bool{true, false}})
+	step(nil, "42020001", Outcome{Observation: first, Idle: []bool{false, true}})
+	step(ErrInvalid, "", Outcome{Observation: none, Idle: both, Truncated: both}) // without final observation
+	step(nil, "1a02010142020101", Outcome{Observation: none, Idle: both, Terminated: both})
+	step(ErrInvalid, "", Outcome{Observation: none, Idle: both, Terminated: both}) // they have left
+	step(nil, "42020101", Outcome{Observation: none, Idle: both})
+	step(nil, "32020101", Outcome{Observation: zero})
+	step(nil, "2202010142020101", Outcome{Observation: none, Idle: both, Truncated: both, FinalObservation: zero})
+	_, err := c.Reset(Outcome{Reward: reward, Truncated: both, FinalObservation: zero})
+	want(nil, "", err) // they have left: nothing is truncated
+	<-done
+	payloads := [][]byte{}
+	for data := told.Bytes(); len(data) > 4; {
+		size := 4 + int(data[2])<<8 + int(data[3])
+		payloads, data = append(payloads, data[4:size]), data[size:]
+	}
+	if hello, _ := parse(payloads[0]); !bytes.HasSuffix(hello[0].bytes, unhex("7801")) {
+		t.Errorf("%x", payloads[0])
+	}
+	for i, fields := range masks {
+		var found part
+		m, _ := parse(payloads[1+i])
+		kind := m[0].number
+		m, _ = parse(m[0].bytes)
+		for _, f := range m {
+			if kind == initial && f.number == 3 || kind == reset && f.number == 2 || kind == 3 && f.number > 2 && f.number != 5 {
+				found = found.bytes(f.number, f.bytes)
+			}
+		}
+		if hex.EncodeToString(found) != fields {
+			t.Errorf("message %d has the masks %x, not %s", i, found, fields)
+		}
+	}
+}
+
+func TestIdleByAutoresetMode(t *testing.T) {
+	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 24)}, 3))
+	nan, all := float32(math.NaN()), []bool{true, true, true}
+	seen, reward := [][]byte{Bytes(make([]float32, 6))}, []float64{0, 0, 0}
+	address, _, _ := serve(t, [][]byte{pageWelcome, answer})
+	config := point(address)
+	config.Environments = 3
+	c := opened(t, config)
+	if _, err := c.InitIdle(seen, nil, all); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "OutOfStep") {
+		t.Error(err)
+	}
+	if _, err := c.InitIdle(seen, nil, make([]bool, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Step(Outcome{Reward: reward, Observation: seen, Idle: all}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "OutOfStep") {
+		t.Error(err)
+	}
+	address, _, _ = serve(t, [][]byte{outOfStepWelcome, answer, answer})
+	config.Addresses, config.Autoreset, config.OutOfStep = []string{address}, []Autoreset{Disabled, SameStep, NextStep}, true
+	c = opened(t, config)
+	if _, err := c.Init(seen, nil); err != nil {
+		t.Fatal(err)
+	}
+	seen = [][]byte{Bytes([]float32{nan, nan, nan, nan, 0, nan})}
+	for _, ended := range [][]bool{{true, false, false}, {false, false, true}} { // DISABLED, and NEXT_STEP with NaN
+		if _, err := c.Step(Outcome{Reward: reward, Observation: seen, Idle: all, Truncated: ended}); !errors.Is(err, ErrInvalid) {
+			t.Error(err)
+		}
+	}
+	seen = [][]byte{Bytes([]float32{nan, nan, nan, nan, 0, 0})}
+	_, err := c.Step(Outcome{Reward: reward, Observation: seen, Idle: all, Truncated: []bool{false, false, true}})
+	if err != nil || c.between[0] || c.between[1] || !c.between[2] {
+		t.Error(err, c.between)
+	}
+}
+
+// The flag must be in the hello and in the welcome, or in neither.
+func TestFlagOfWelcome(t *testing.T) {
+	for _, one := range []struct {
+		asked         bool
+		welcome       []byte
+		code          Code
+		sentence, bye string
+	}{
+		{false, pageWelcome, 0, "", ""},
+		{true, outOfStepWelcome, 0, "", ""},
+		{true, pageWelcome, UnsupportedSpace, "does not support environments out of step", "lacks out_of_step"},
+		{false, outOfStepWelcome, InvalidValue, "the server's mistake", "outside the agreed range"},
+	} {
+		address, told, done := serve(t, [][]byte{one.welcome, nil})
+		config := point(address)
+		config.OutOfStep, config.Retry = one.asked, time.Minute
+		c := opened(t, config)
+		err := c.Connect()
+		c.Close()
+		<-done
+		if one.code == 0 && err == nil {
+			continue
+		}
+		var e *Error
+		if !errors.Is(err, ErrFailed) || !errors.As(err, &e) || e.Code != one.code || !strings.Contains(e.Sentence, one.sentence) {
+			t.Errorf("%+v: %v", one, err)
+		}
+		if !bytes.Contains(told.Bytes(), []byte(one.bye)) || c.conn != nil {
+			t.Errorf("%x", told.Bytes())
+		}
+	}
 }
 
 // The server's last message before a failed write is used; pings are not answered.

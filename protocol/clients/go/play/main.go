@@ -116,6 +116,9 @@ func (l *line) outcome(leaves int, stepping bool) (o rlx.Outcome) {
 		o.Terminated = l.mask()
 	}
 	o.Truncated = l.mask()
+	if stepping {
+		o.Idle = l.mask()
+	}
 	if episodes := l.word(); episodes != "-" {
 		for _, one := range strings.Split(episodes, ",") {
 			parts := strings.Split(one, ":")
@@ -142,7 +145,8 @@ func check(err error) {
 
 func connect(l *line) (*rlx.Client, error) {
 	c := rlx.Config{Addresses: []string{l.word()}, Environments: int(l.integer()), Mode: rlx.Mode(l.integer()), Retry: -1}
-	c.FrameSkip, c.ReportsEpisodes, c.Autoreset = int(l.integer()), l.integer() != 0, integers[rlx.Autoreset](l)
+	c.FrameSkip, c.ReportsEpisodes, c.OutOfStep = int(l.integer()), l.integer() != 0, l.integer() != 0
+	c.Autoreset = integers[rlx.Autoreset](l)
 	c.Environment, c.Host, c.Token, c.SessionID = string(l.bytes()), string(l.bytes()), string(l.bytes()), string(l.bytes())
 	c.Observation = l.space()
 	c.Action = l.space()
@@ -168,8 +172,9 @@ func perform(client **rlx.Client, leaves *int, l line) (err error) {
 		}
 	case "init":
 		partial := l.mask()
+		idle := l.mask()
 		*leaves = len(l)
-		actions, err = (*client).Init(l.leaves(len(l)), partial)
+		actions, err = (*client).InitIdle(l.leaves(len(l)), partial, idle)
 	case "step":
 		actions, err = (*client).Step(l.outcome(*leaves, true))
 	case "reset":
