@@ -74,6 +74,9 @@ impl Line<'_> {
             o.terminated = self.mask();
         }
         o.truncated = self.mask();
+        if stepping {
+            o.idle = self.mask();
+        }
         for one in self.word().split(',').filter(|one| *one != "-") {
             let parts: Vec<&str> = one.split(':').collect();
             let (environment, length) = (parts[0].parse().expect("an index"), parts[2].parse().expect("a length"));
@@ -104,6 +107,7 @@ fn connect(line: &mut Line) -> Result<Client, Error> {
     let address = line.word();
     let (environments, mode) = (line.integer() as usize, line.integer());
     let (frame_skip, reports) = (line.integer() as u32, line.integer() != 0);
+    let out_of_step = line.integer() != 0;
     let habits =
         line.many(|line| [Autoreset::Disabled, Autoreset::SameStep, Autoreset::NextStep][line.integer() as usize - 1]);
     let [environment, host, token, session_id] = [(); 4].map(|()| line.text());
@@ -112,6 +116,7 @@ fn connect(line: &mut Line) -> Result<Client, Error> {
     config.mode = if mode == 1 { Mode::Train } else { Mode::Exploit };
     (config.environments, config.frame_skip, config.reports_episodes) = (environments, frame_skip, reports);
     (config.autoreset, config.environment, config.host) = (habits, environment, host);
+    config.out_of_step = out_of_step;
     (config.token, config.session_id, config.retry) = (token, session_id, Duration::ZERO);
     let mut client = Client::new(config)?;
     client.connect()?;
@@ -144,10 +149,10 @@ fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> 
             let actions = if command == "step" {
                 client.step(&line.outcome(*leaves, true))?
             } else {
-                let partial = line.mask();
+                let (partial, idle) = (line.mask(), line.mask());
                 let observation = line.leaves(256);
                 *leaves = observation.len();
-                client.init(&observation, &partial)?
+                client.init_idle(&observation, &partial, &idle)?
             };
             println!("actions {}", actions.iter().map(|leaf| hex(leaf)).collect::<Vec<_>>().join(" "));
         }

@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use wire::{read_actions, read_returns, Message, Part, MALFORMED, VALUE};
+use wire::{read_actions, read_returns, Message, Part, MALFORMED, SPACE, VALUE};
 
 const HELLO: u64 = 1;
 const INIT: u64 = 2;
@@ -34,6 +34,8 @@ const RETURNS: u64 = 3;
 const HANDSHAKE_BYTES: usize = 65_536;
 const SPEAKS_GRPC: &str = "this port speaks gRPC, like the ports of parameter and replay servers: \
     connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+const LACKS_OUT_OF_STEP: &str = "the server or its algorithm does not support environments out of step: \
+    use another algorithm, or do not set out_of_step";
 /// The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
 
@@ -103,6 +105,8 @@ pub struct Config {
     pub autoreset: Vec<Autoreset>,
     pub mode: Mode,
     pub reports_episodes: bool,
+    /// For `init_idle` and `Outcome::idle`. The server's algorithm must support it.
+    pub out_of_step: bool,
     /// How long to retry after a failure. Zero: do not retry.
     pub retry: Duration,
     /// Called before each wait with the reason. The default prints a line to stderr.
@@ -136,6 +140,7 @@ impl Config {
             autoreset: vec![Autoreset::Disabled],
             mode: Mode::Train,
             reports_episodes: false,
+            out_of_step: false,
             retry: Duration::from_secs(300),
             on_retry: |reason, wait| eprintln!("RLX: {reason}; trying again in {:.1} s", wait.as_secs_f64()),
         }
@@ -169,6 +174,8 @@ pub struct Outcome {
     pub final_observation: Leaves,
     /// With `reports_episodes`.
     pub episodes: Vec<Episode>,
+    /// With `out_of_step`: true if no action is wanted. Empty in `reset`.
+    pub idle: Vec<bool>,
 }
 
 enum Answer {
@@ -287,14 +294,18 @@ impl Client {
         error
     }
 
+    fn say_bye(&mut self, reason: &str) {
+        if let Some(stream) = &mut self.stream {
+            let _ = stream.write_all(&Part::default().text(1, reason).frame(BYE));
+        }
+    }
+
     /// Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
     fn mistake(&mut self, code: u64, what: &str) -> Error {
         if self.broken {
             return Error::Interrupted { code, sentence: what.into() };
         }
-        if let Some(stream) = &mut self.stream {
-            let _ = stream.write_all(&Part::default().text(1, what).frame(BYE));
-        }
+        self.say_bye(what);
         let sentence = format!("the server's mistake: {what}");
         if self.answered {
             return self.interrupted(code, sentence);
@@ -423,7 +434,14 @@ impl Client {
             ACTIONS => read_actions(&m, &self.action, n).map(Answer::Actions),
             _ => read_returns(&m, n).map(Answer::Returns),
         };
-        read.map(Some).map_err(|code| self.mistake(code, "an answer with a value outside the agreed range"))
+        read.map(Some).map_err(|code| {
+            if code != SPACE {
+                return self.mistake(code, "an answer with a value outside the agreed range");
+            }
+            self.say_bye("the welcome lacks out_of_step");
+            self.hang_up();
+            Error::Failed { code, sentence: format!("{}: {LACKS_OUT_OF_STEP}", self.place()) }
+        })
     }
 
     fn read_welcome(&mut self, m: &Message) -> Result<(), u64> {
@@ -434,6 +452,7 @@ impl Client {
         let (most, idle, heartbeat) = ((limits.integer(1) & 0xffff_ffff) as usize, limits.double(2), limits.double(3));
         let total = |leaves: &[Leaf]| leaves.iter().map(Leaf::size).sum::<usize>() * self.config.environments;
         let twice = if self.config.autoreset.contains(&Autoreset::SameStep) { 2 } else { 1 };
+        let (granted, asked) = (m.integer(6) != 0, self.config.out_of_step);
         if m.integer(1) != 1 {
             return Err(4);
         }
@@ -445,6 +464,9 @@ impl Client {
         }
         if twice * total(&self.observation) > most || total(&self.action) > most {
             return Err(9);
+        }
+        if granted != asked {
+            return Err(if asked { SPACE } else { VALUE });
         }
         (self.session, self.algorithm, self.limit) = (session, algorithm, most);
         (self.name_limits, self.names) = ((limits.integer(4), limits.integer(5)), HashSet::new());
@@ -511,6 +533,7 @@ impl Client {
         let hello = hello.space(8, &g.observation).space(9, &g.action).integer(10, g.environments as u64);
         let hello = hello.packed(11, g.autoreset.iter().map(|habit| *habit as u64)).integer(12, g.mode as u64);
         let hello = hello.text(13, &self.session).integer(14, g.reports_episodes.into());
+        let hello = hello.integer(15, g.out_of_step.into());
         self.send(HELLO, &hello)?;
         self.hear(WELCOME)?;
         if let Some(stream) = &self.stream {
@@ -583,9 +606,13 @@ impl Client {
         }
     }
 
-    fn masks(&self, masks: &[&[bool]]) -> Result<(), Error> {
+    /// Check the lengths of masks, and whether environments may be idle.
+    fn masks(&self, idle: &[bool], masks: &[&[bool]]) -> Result<(), Error> {
         let n = self.config.environments;
-        match masks.iter().find(|mask| !mask.is_empty() && mask.len() != n) {
+        if let Some(i) = idle.iter().position(|one| *one && !self.config.out_of_step) {
+            return invalid(format!("environment {i} is idle: set out_of_step in the configuration"));
+        }
+        match masks.iter().chain([&idle]).find(|mask| !mask.is_empty() && mask.len() != n) {
             Some(mask) => invalid(format!("a mask has {} entries; there are {n} environments", mask.len())),
             None => Ok(()),
         }
@@ -593,19 +620,25 @@ impl Client {
 
     /// Begin an episode in every environment and return the first actions. `partial`: empty, or true where an episode continues.
     pub fn init(&mut self, observation: &Leaves, partial: &[bool]) -> Result<Leaves, Error> {
+        self.init_idle(observation, partial, &[])
+    }
+
+    /// As `init`, with `out_of_step`. `idle`: empty, or true where no episode begins yet; the observation is ignored there.
+    pub fn init_idle(&mut self, observation: &Leaves, partial: &[bool], idle: &[bool]) -> Result<Leaves, Error> {
         if self.playing {
             return invalid("an episode is in progress: call reset first");
         }
-        self.fit(observation, None)?;
-        self.masks(&[partial])?;
+        self.masks(idle, &[partial])?;
         let n = self.config.environments;
-        let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial);
+        let live: Vec<bool> = (0..n).map(|i| !on(idle, i)).collect();
+        self.fit(observation, Some(&live))?;
+        let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial).mask(3, idle);
         loop {
             self.connect()?;
             let answer = self.look_around().and_then(|()| self.ask(INIT, &content, ACTIONS));
             match answer {
                 Ok(Answer::Actions(actions)) => {
-                    self.between = vec![false; n];
+                    self.between = (0..n).map(|i| on(idle, i)).collect();
                     return Ok(actions);
                 }
                 Err(Error::Interrupted { .. }) | Ok(_) => {}
@@ -625,14 +658,14 @@ impl Client {
         if !self.playing {
             return invalid("no episode is in progress: call init first");
         }
-        self.masks(&[&o.terminated, &o.truncated])?;
+        self.masks(&o.idle, &[&o.terminated, &o.truncated])?;
         if o.reward.len() != n {
             return invalid(format!("{} rewards; there are {n} environments", o.reward.len()));
         }
         let (mut ended, mut cut, mut needed, mut allowed) = (vec![false; n], vec![false; n], false, !stepping);
         for i in 0..n {
-            let over = stepping && !o.terminated.is_empty() && o.terminated[i];
-            cut[i] = !o.truncated.is_empty() && o.truncated[i] && !over && (stepping || !self.between[i]);
+            let over = stepping && on(&o.terminated, i);
+            cut[i] = on(&o.truncated, i) && !over && (stepping || !self.between[i]);
             ended[i] = over || cut[i];
             if !(o.reward[i].abs() <= 1e15) {
                 return invalid(format!(
@@ -662,23 +695,27 @@ impl Client {
             return invalid("an episode with an invalid environment, length or return");
         }
         if stepping {
-            self.fit(&o.observation, None)?;
+            // The other rows are void.
+            let live = |i| !on(&o.idle, i) || ended[i] && self.habit(i) == Autoreset::NextStep;
+            self.fit(&o.observation, Some(&(0..n).map(live).collect::<Vec<bool>>()))?;
         }
         Ok((ended, cut))
     }
 
-    /// Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
-    /// whose episode ended with the step before is void.
+    /// Send an outcome and return the next actions. The client sets `first` where an environment was between two episodes
+    /// (NEXT_STEP, or idle): its reward is void.
     pub fn step(&mut self, o: &Outcome) -> Result<Leaves, Error> {
         let (ended, cut) = self.check(o, true)?;
         self.look_around()?;
         let n = self.config.environments;
         let content = Part::default().doubles(1, &o.reward).leaves(2, &self.observation, &o.observation, n);
+        let first: Vec<bool> = (0..n).map(|i| self.between[i] && !on(&o.idle, i)).collect();
         let content = content.mask(3, &o.terminated).mask(4, &cut);
-        let content = content.leaves(5, &self.observation, &o.final_observation, n).mask(6, &self.between);
-        match self.ask(STEP, &episodes(content, 7, &o.episodes), ACTIONS)? {
+        let content = content.leaves(5, &self.observation, &o.final_observation, n).mask(6, &first);
+        match self.ask(STEP, &episodes(content, 7, &o.episodes).mask(8, &o.idle), ACTIONS)? {
             Answer::Actions(actions) => {
-                self.between = (0..n).map(|i| ended[i] && self.habit(i) == Autoreset::NextStep).collect();
+                let leaves = |i| ended[i] && (on(&o.idle, i) || self.habit(i) == Autoreset::NextStep);
+                self.between = (0..n).map(|i| leaves(i) || self.between[i] && on(&o.idle, i)).collect();
                 Ok(actions)
             }
             _ => invalid("no actions"),
@@ -746,6 +783,11 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// An entry of a mask, which is empty if all are false.
+fn on(mask: &[bool], i: usize) -> bool {
+    !mask.is_empty() && mask[i]
 }
 
 fn episodes(part: Part, field: u64, episodes: &[Episode]) -> Part {

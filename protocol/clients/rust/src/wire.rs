@@ -3,6 +3,7 @@
 use crate::space::{Leaf, Space};
 
 pub(crate) const MALFORMED: u64 = 1;
+pub(crate) const SPACE: u64 = 6;
 pub(crate) const VALUE: u64 = 8;
 
 /// A message, or a part of one, that is being written.

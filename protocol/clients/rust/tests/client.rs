@@ -176,6 +176,135 @@ fn final_observations() {
     server.join().unwrap();
 }
 
+/// A welcome with `out_of_step`.
+fn grants() -> Vec<u8> {
+    unhex(&format!("0000002e0a2c{}3001", &WELCOME[12..]))
+}
+
+fn answers(n: u8) -> Vec<u8> {
+    let content = [vec![8, 9, 0x12, 1, n, 0x1a, 8 * n], vec![0; 8 * n as usize]].concat();
+    let size = content.len() as u8;
+    [vec![0, 0, 0, size + 4, 0x12, size + 2, 0x0a, size], content].concat()
+}
+
+fn is_invalid<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
+    match result {
+        Err(Error::Invalid { sentence }) if sentence.contains(part) => {}
+        other => panic!("{part:?}: {other:?}"),
+    }
+}
+
+/// Two players take turns: the example of section 8. Void rows are NaN.
+#[test]
+fn players_take_turns() {
+    let mut script = vec![grants()];
+    script.extend(vec![answers(2); 7]);
+    script.push(unhex("000000141a120a1000000000000000000000000000000000"));
+    let (address, server) = serve(vec![script]);
+    let mut config = point(&address);
+    (config.environments, config.autoreset, config.out_of_step) = (2, vec![Autoreset::SameStep], true);
+    let mut client = Client::new(config).unwrap();
+    let rows = |numbers: [f32; 4]| vec![bytes(&numbers)];
+    let (nan, zeros) = (f32::NAN, rows([0.0; 4]));
+    let (first, second, none) = (rows([1.0, 2.0, nan, nan]), rows([nan, nan, 3.0, 4.0]), rows([nan; 4]));
+    let turn = |observation: &Leaves, idle: &[bool]| Outcome {
+        reward: vec![0.0; 2],
+        observation: observation.clone(),
+        idle: idle.to_vec(),
+        ..Outcome::default()
+    };
+    let (all, void) = (vec![true; 2], "leaf 0");
+    is_invalid(client.init_idle(&second, &[], &[false, true]), void);
+    is_invalid(client.init_idle(&first, &[], &[true]), "1 entries");
+    client.init_idle(&first, &[], &[false, true]).unwrap();
+    is_invalid(client.step(&turn(&second, &[true])), "1 entries");
+    is_invalid(client.step(&turn(&first, &[true, false])), void);
+    let away = Outcome { terminated: vec![false, true], ..turn(&second, &[true, false]) };
+    is_invalid(client.step(&away), "environment 1 cannot end");
+    client.step(&turn(&second, &[true, false])).unwrap();
+    client.step(&turn(&first, &[false, true])).unwrap();
+    let cut = Outcome { truncated: all.clone(), ..turn(&none, &all) };
+    is_invalid(client.step(&cut), "final observation");
+    let over = Outcome { terminated: all.clone(), ..turn(&none, &all) };
+    client.step(&over).unwrap();
+    is_invalid(client.step(&over), "environment 0 cannot end");
+    client.step(&turn(&none, &all)).unwrap();
+    client.step(&turn(&zeros, &[])).unwrap();
+    client.step(&Outcome { final_observation: zeros.clone(), ..cut }).unwrap();
+    let end = Outcome { reward: vec![0.0; 2], truncated: all, final_observation: zeros, ..Outcome::default() };
+    client.reset(&end).unwrap(); // they have left: nothing is truncated
+    drop(client);
+    let told = server.join().unwrap();
+    let mut frames: Vec<&[u8]> = vec![];
+    let mut rest = &told[..];
+    while !rest.is_empty() {
+        let (frame, others) = rest.split_at(4 + usize::from(rest[3]) + 256 * usize::from(rest[2]));
+        frames.push(frame);
+        rest = others;
+    }
+    assert!(frames[0].ends_with(&[0x60, 1, 0x78, 1]), "{:02x?}", frames[0]);
+    let ends = ["1a020001", "3202000142020100", "42020001", "1a02010142020101", "42020101", "32020101"];
+    for (frame, end) in frames[1..].iter().zip(ends) {
+        assert!(frame.ends_with(&unhex(end)), "{frame:02x?} does not end with {end}");
+    }
+    assert_eq!((contains(frames[3], "3202"), contains(frames[5], "3202")), (0, 0)); // no `first`
+    assert_eq!((contains(frames[7], "22020101"), contains(frames[7], "42020101")), (1, 1));
+    assert_eq!(contains(frames[8], "12020101"), 0);
+}
+
+#[test]
+fn idle_by_autoreset_mode() {
+    let (seen, all, nan) = (vec![bytes(&[0f32; 6])], vec![true; 3], f32::NAN);
+    let idle = Outcome { reward: vec![0.0; 3], observation: seen.clone(), idle: all.clone(), ..Outcome::default() };
+    let (address, server) = serve(vec![vec![unhex(WELCOME), answers(3)], vec![grants(), answers(3), answers(3)]]);
+    let mut config = point(&address);
+    config.environments = 3;
+    let mut client = Client::new(config.clone()).unwrap();
+    is_invalid(client.init_idle(&seen, &[], &all), "out_of_step");
+    client.init_idle(&seen, &[], &[false; 3]).unwrap();
+    is_invalid(client.step(&idle), "out_of_step");
+    drop(client);
+    config.autoreset = vec![Autoreset::Disabled, Autoreset::SameStep, Autoreset::NextStep];
+    config.out_of_step = true;
+    let mut client = Client::new(config).unwrap();
+    client.init(&seen, &[]).unwrap();
+    let ends = |last: f32, truncated: [bool; 3]| Outcome {
+        observation: vec![bytes(&[nan, nan, nan, nan, 0.0, last])],
+        truncated: truncated.to_vec(),
+        ..idle.clone()
+    };
+    is_invalid(client.step(&ends(0.0, [true, false, false])), "environment 0 cannot end");
+    is_invalid(client.step(&ends(nan, [false, false, true])), "leaf 0"); // the final observation of NEXT_STEP
+    client.step(&ends(0.0, [false, false, true])).unwrap();
+    is_invalid(client.step(&ends(0.0, [false, false, true])), "environment 2 cannot end");
+    drop(client);
+    server.join().unwrap();
+}
+
+/// The flag must be in the hello and in the welcome, or in neither.
+#[test]
+fn flag_of_welcome() {
+    for (asked, welcome, due, part, bye) in [
+        (false, unhex(WELCOME), 0, "", ""),
+        (true, grants(), 0, "", ""),
+        (true, unhex(WELCOME), 6, "does not support environments out of step", "the welcome lacks out_of_step"),
+        (false, grants(), 8, "the server's mistake", "an answer with a value outside the agreed range"),
+    ] {
+        let (address, server) = serve(vec![vec![welcome, vec![]]]);
+        let mut config = point(&address);
+        (config.out_of_step, config.retry) = (asked, Duration::from_secs(60));
+        let mut client = Client::new(config).unwrap();
+        match client.connect() {
+            Err(Error::Failed { code, sentence }) if code == due => assert!(sentence.contains(part), "{sentence}"),
+            Ok(()) if due == 0 => {}
+            other => panic!("{due}: {other:?}"),
+        }
+        drop(client);
+        let told = server.join().unwrap();
+        assert!(told.ends_with(bye.as_bytes()), "{told:02x?}");
+    }
+}
+
 /// The server's last message before a failed write is used; pings are not answered.
 #[test]
 fn last_message_of_server_is_reported() {
