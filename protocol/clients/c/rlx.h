@@ -1024,8 +1024,7 @@ int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *parti
     return rlx_init_idle(c, observation, partial, NULL);
 }
 
-/* Check an outcome, and set c->cut (truncated and not terminated), c->ended, and the c->rows of its observation that are
- * not void. */
+/* Check an outcome, and set c->cut (truncated and not terminated) and c->ended. */
 static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, const uint8_t *idle) {
     uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
     size_t k;
@@ -1037,7 +1036,6 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, cons
         if (rlx__on(idle, i) && !c->config.out_of_step) return rlx__wrong(c, "an environment is idle: set out_of_step"), 0;
         if (!step && c->between[i]) cut = 0; /* it has no episode to end */
         c->cut[i] = (uint8_t)cut, c->ended[i] = (uint8_t)(over || cut);
-        c->rows[i] = !rlx__on(idle, i) || (c->ended[i] && habit == RLX_NEXT_STEP);
         if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "with autoreset disabled, episodes end with rlx_reset"), 0;
         if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an environment between two episodes has no episode to end"), 0;
         same_ended |= c->ended[i] && habit == RLX_SAME_STEP, same_cut |= c->cut[i] && (habit == RLX_SAME_STEP || !step);
@@ -1048,7 +1046,9 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, cons
     for (k = 0; k < o->episode_count; k++)
         if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
             return rlx__wrong(c, "an episode with an invalid environment, length or return"), 0;
-    if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, step ? c->ended : NULL)) return 0;
+    for (i = 0; i < n; i++) c->rows[i] = !step || (c->ended[i] && c->habit[i] == RLX_SAME_STEP);
+    if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, c->rows)) return 0;
+    for (i = 0; i < n; i++) c->rows[i] = !rlx__on(idle, i) || (c->ended[i] && c->habit[i] == RLX_NEXT_STEP);
     return !step || rlx__leaves_fit(c, o->observation, c->rows);
 }
 

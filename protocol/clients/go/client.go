@@ -161,7 +161,7 @@ type Client struct {
 	actions             [][]byte
 	returns             []float64
 	between, ended, cut []bool
-	live                []bool // the rows of an observation that are not void
+	live, same          []bool // the rows of an observation, and of a final one, that are not void
 }
 
 // New returns a client. It does not connect yet.
@@ -215,7 +215,8 @@ func New(config Config) (*Client, error) {
 	if c.action, err = g.Action.leaves(); err != nil {
 		return nil, invalid("action: %v", err)
 	}
-	c.between, c.ended, c.cut, c.live = make([]bool, n), make([]bool, n), make([]bool, n), make([]bool, n)
+	c.between, c.ended, c.cut = make([]bool, n), make([]bool, n), make([]bool, n)
+	c.live, c.same = make([]bool, n), make([]bool, n)
 	c.buffer = make([]byte, 65536)
 	return c, nil
 }
@@ -583,10 +584,17 @@ func (c *Client) ask(kind uint64, content part, due uint64) error {
 	return nil
 }
 
-// fit checks a batch, or its marked rows; nil: all rows.
+// fit checks the marked rows of a batch.
 func (c *Client) fit(leaves [][]byte, rows []bool) error {
 	if len(leaves) != len(c.observation) {
 		return invalid("an observation has %d leaves; the space has %d", len(leaves), len(c.observation))
+	}
+	void := false
+	for _, one := range rows {
+		void = void || !one
+	}
+	if !void {
+		rows = nil // all: this is faster
 	}
 	for i, l := range c.observation {
 		if !l.legal(leaves[i], c.config.Environments, rows, false) {
@@ -654,7 +662,7 @@ func (c *Client) InitIdle(observation [][]byte, partial, idle []bool) ([][]byte,
 	}
 }
 
-// check checks an outcome, and records which episodes end, and which rows of its observation are not void.
+// check checks an outcome, and records which episodes end, and which rows of its observations are not void.
 func (c *Client) check(o Outcome, stepping bool) error {
 	n := c.config.Environments
 	if c.conn == nil {
@@ -678,6 +686,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		cut := on(o.Truncated, i) && !over && (stepping || !c.between[i])
 		c.cut[i], c.ended[i] = cut, over || cut
 		c.live[i] = !on(o.Idle, i) || c.ended[i] && c.habit(i) == NextStep
+		c.same[i] = !stepping || c.ended[i] && c.habit(i) == SameStep
 		if !(math.Abs(o.Reward[i]) <= 1e15) {
 			return invalid("the reward of environment %d is %v; it must be from -1e15 to 1e15", i, o.Reward[i])
 		}
@@ -685,7 +694,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 			return invalid("the episode of environment %d cannot end in this step", i)
 		}
 		needed = needed || cut && (!stepping || c.habit(i) == SameStep)
-		allowed = allowed || c.ended[i] && c.habit(i) == SameStep
+		allowed = allowed || c.same[i]
 	}
 	if len(o.FinalObservation) == 0 && needed {
 		return invalid("a truncated episode needs its final observation")
@@ -694,11 +703,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		if !allowed {
 			return invalid("a final observation was given, but no episode ended")
 		}
-		var rows []bool // nil: every row counts
-		if stepping {
-			rows = c.ended
-		}
-		if err := c.fit(o.FinalObservation, rows); err != nil {
+		if err := c.fit(o.FinalObservation, c.same); err != nil {
 			return err
 		}
 	}

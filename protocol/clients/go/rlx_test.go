@@ -370,8 +370,14 @@ func TestIdleByAutoresetMode(t *testing.T) {
 		}
 	}
 	seen = [][]byte{Bytes([]float32{nan, nan, nan, nan, 0, 0})}
-	_, err := c.Step(Outcome{Reward: reward, Observation: seen, Idle: all, Truncated: []bool{false, false, true}})
-	if err != nil || c.between[0] || c.between[1] || !c.between[2] {
+	o := Outcome{Reward: reward, Observation: seen, Idle: all, Truncated: []bool{false, true, true}}
+	o.FinalObservation = [][]byte{Bytes([]float32{nan, nan, 0, nan, nan, nan})}
+	if _, err := c.Step(o); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	o.FinalObservation = [][]byte{Bytes([]float32{nan, nan, 0, 0, nan, nan})} // of SAME_STEP
+	_, err := c.Step(o)
+	if err != nil || c.between[0] || !c.between[1] || !c.between[2] {
 		t.Error(err, c.between)
 	}
 }

@@ -426,8 +426,8 @@ static void test_idle_by_autoreset_mode(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 3);
     uint8_t ended[3] = {1, 0, 0}, idle[3] = {1, 1, 1};
-    float seen[6] = {0, 0, NAN, NAN, NAN, NAN};
-    const void *const leaves[] = {seen};
+    float seen[6] = {0, 0, NAN, NAN, NAN, NAN}, final[6] = {NAN, NAN, 0, 0, NAN, NAN};
+    const void *const leaves[] = {seen}, *const finals[] = {final};
     rlx_outcome o = {(const double *)nothing, leaves, NULL, ended, NULL, NULL, 0};
     rlx_client *c = playing(&config);
     o.truncated = NULL;
@@ -440,8 +440,10 @@ static void test_idle_by_autoreset_mode(void) {
     CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "rlx_reset")); /* DISABLED */
     ended[0] = 0, ended[2] = 1;
     CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "NaN")); /* NEXT_STEP */
-    seen[4] = seen[5] = 0, say_actions(3, 0), CHECK(rlx_step_idle(c, &o, idle) == RLX_OK);
-    CHECK(!c->between[0] && !c->between[1] && c->between[2]);
+    ended[1] = 1, seen[4] = seen[5] = 0, o.final_observation = finals, final[2] = NAN;
+    CHECK(rlx_step_idle(c, &o, idle) == RLX_INVALID && strstr(rlx_reason(c), "NaN")); /* SAME_STEP */
+    final[2] = 0, say_actions(3, 0), CHECK(rlx_step_idle(c, &o, idle) == RLX_OK);
+    CHECK(!c->between[0] && c->between[1] && c->between[2]);
     rlx_close(c), out_of_step = 0;
 }
 

@@ -591,12 +591,14 @@ impl Client {
         Ok(answer)
     }
 
-    /// Check a batch, or its marked rows.
-    fn fit(&self, leaves: &Leaves, rows: Option<&[bool]>) -> Result<(), Error> {
+    /// Check a batch, without its void rows.
+    fn fit(&self, leaves: &Leaves, live: impl Fn(usize) -> bool) -> Result<(), Error> {
         let (n, due) = (leaves.len(), self.observation.len());
         if n != due {
             return invalid(format!("an observation has {n} leaves; the space has {due}"));
         }
+        let rows: Vec<bool> = (0..self.config.environments).map(live).collect();
+        let rows = rows.contains(&false).then_some(&rows[..]);
         let legal = |(leaf, data): (&Leaf, &Vec<u8>)| leaf.legal(data, self.config.environments, rows, false);
         match self.observation.iter().zip(leaves).position(|pair| !legal(pair)) {
             Some(i) => invalid(format!(
@@ -630,8 +632,7 @@ impl Client {
         }
         self.masks(idle, &[partial])?;
         let n = self.config.environments;
-        let live: Vec<bool> = (0..n).map(|i| !on(idle, i)).collect();
-        self.fit(observation, Some(&live))?;
+        self.fit(observation, |i| !on(idle, i))?;
         let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial).mask(3, idle);
         loop {
             self.connect()?;
@@ -686,7 +687,8 @@ impl Client {
             if !allowed {
                 return invalid("a final observation was given, but no episode ended");
             }
-            self.fit(&o.final_observation, stepping.then_some(&ended[..]))?; // the other rows are ignored
+            let same = |i| !stepping || ended[i] && self.habit(i) == Autoreset::SameStep;
+            self.fit(&o.final_observation, same)?;
         }
         if o.episodes.len() > if self.config.reports_episodes { n } else { 0 } {
             return invalid("episodes without reports_episodes, or too many");
@@ -695,9 +697,8 @@ impl Client {
             return invalid("an episode with an invalid environment, length or return");
         }
         if stepping {
-            // The other rows are void.
             let live = |i| !on(&o.idle, i) || ended[i] && self.habit(i) == Autoreset::NextStep;
-            self.fit(&o.observation, Some(&(0..n).map(live).collect::<Vec<bool>>()))?;
+            self.fit(&o.observation, live)?;
         }
         Ok((ended, cut))
     }

@@ -275,7 +275,12 @@ fn idle_by_autoreset_mode() {
     };
     is_invalid(client.step(&ends(0.0, [true, false, false])), "environment 0 cannot end");
     is_invalid(client.step(&ends(nan, [false, false, true])), "leaf 0"); // the final observation of NEXT_STEP
-    client.step(&ends(0.0, [false, false, true])).unwrap();
+    let last = |y: f32| Outcome {
+        final_observation: vec![bytes(&[nan, nan, 0.0, y, nan, nan])],
+        ..ends(0.0, [false, true, true])
+    };
+    is_invalid(client.step(&last(nan)), "leaf 0"); // the final observation of SAME_STEP
+    client.step(&last(0.0)).unwrap();
     is_invalid(client.step(&ends(0.0, [false, false, true])), "environment 2 cannot end");
     drop(client);
     server.join().unwrap();
