@@ -121,6 +121,8 @@ namespace Rlx
         private const int HandshakeBytes = 65536, Slice = 65536;
         private const string SpeaksGrpc = "this port speaks gRPC, like the ports of parameter and replay servers: "
             + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+        private const string LacksOutOfStep = "the server or its algorithm does not support environments out of step: "
+            + "use another algorithm, or do not set OutOfStep";
         // The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
         private static readonly byte[] Settings = { 4, 0, 0, 0, 0, 0 };
 
@@ -315,12 +317,17 @@ namespace Rlx
         // Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
         private RlxException Mistake(int code, string what)
         {
-            var farewell = new Part().Text(1, what).Frame(Bye);
-            try { stream.Write(farewell, 0, farewell.Length); }
-            catch (Exception e) when (Broken(e)) { } // the connection is closed next
+            SayBye(what);
             if (answered || gone) return Interrupted((ulong)code, "the server's mistake: " + what);
             HangUp();
             return new RlxException(Meaning.Failed, (ulong)code, Where + ": the server's mistake: " + what + ": is it an RLX server?");
+        }
+
+        private void SayBye(string reason)
+        {
+            var frame = new Part().Text(1, reason).Frame(Bye);
+            try { stream.Write(frame, 0, frame.Length); }
+            catch (Exception e) when (Broken(e)) { } // the connection is closed next
         }
 
         private byte[] Framed(uint kind, Part content)
@@ -454,8 +461,8 @@ namespace Rlx
             if (supported && !config.OutOfStep) throw new WrongBytes(Message.Value);
             if (config.OutOfStep && !supported)
             {
-                string sentence = Where + ": the server or its algorithm does not support environments out of step (OutOfStep)";
-                throw new RlxException(Meaning.Failed, UnsupportedSpace, sentence);
+                SayBye("the welcome lacks out_of_step");
+                throw new RlxException(Meaning.Failed, UnsupportedSpace, Where + ": " + LacksOutOfStep);
             }
             Session = session;
             Algorithm = algorithm;

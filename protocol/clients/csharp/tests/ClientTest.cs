@@ -342,7 +342,8 @@ public static class ClientTest
                 Check(failed.Meaning == Meaning.Failed && failed.Code == (asked ? 6u : 8u), failed);
                 Check(failed.Message.Contains("does not support environments out of step") == asked, failed);
             }
-            server.Told();
+            string reason = string.Concat("the welcome lacks out_of_step".Select(one => ((int)one).ToString("x2")));
+            Check(server.Told().Contains(reason) == asked, "the reason of the bye");
         }
     }
 

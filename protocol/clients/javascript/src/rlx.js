@@ -18,6 +18,8 @@ const OPTIONS = [
   ...["reportsEpisodes", "outOfStep", "retrySeconds", "onRetry", "tls"],
 ];
 const UNSUPPORTED_SPACE = 6;
+const LACKS_OUT_OF_STEP =
+  "the server or its algorithm does not support environments out of step: use another algorithm, or do not set outOfStep";
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
@@ -371,8 +373,10 @@ export class Client {
       throw new wire.Wrong(9, "a max_frame_bytes that is too small for these spaces");
     const supported = Boolean(wire.readInteger(message, 6));
     if (supported && !this.options.outOfStep) throw new wire.Wrong(wire.VALUE, "a welcome with out_of_step, which the hello lacks");
-    if (this.options.outOfStep && !supported)
-      this.#fail(`${this.#where}: the server or its algorithm does not support environments out of step (outOfStep)`, UNSUPPORTED_SPACE);
+    if (this.options.outOfStep && !supported) {
+      this.#sayBye("the welcome lacks out_of_step");
+      this.#fail(`${this.#where}: ${LACKS_OUT_OF_STEP}`, UNSUPPORTED_SPACE);
+    }
     const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; longer frames are refused
     [this.limit, this.room] = [most, Math.min(most, Math.max(needed, HANDSHAKE_BYTES))];
     [this.sessionId, this.algorithm, this.idle] = [session, algorithm, idle];
@@ -402,14 +406,18 @@ export class Client {
     const { code, message } = error;
     let sentence = error instanceof wire.NoRlx ? message : `the server's mistake: ${message}`;
     if (!this.answered) sentence = `${this.#where}: ${sentence}${error instanceof wire.NoRlx ? "" : ": is it an RLX server?"}`;
+    this.#sayBye(sentence.slice(0, 200));
+    if (this.answered) this.#interrupt(sentence, code);
+    this.#fail(sentence, code);
+  }
+
+  #sayBye(reason) {
     try {
-      this.#line.send([wire.bytes(BYE, wire.text(1, sentence.slice(0, 200)))]);
+      this.#line.send([wire.bytes(BYE, wire.text(1, reason))]);
       this.#line.close();
     } catch {
       // the connection is lost already
     }
-    if (this.answered) this.#interrupt(sentence, code);
-    this.#fail(sentence, code);
   }
 
   #ended(due, why) {

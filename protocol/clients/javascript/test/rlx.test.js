@@ -329,6 +329,7 @@ test("welcome must agree on outOfStep", async () => {
       });
     });
     assert.ok(!told.includes(row(1)), "init was sent");
+    assert.equal(told.includes(Buffer.from("the welcome lacks out_of_step").toString("hex")), outOfStep);
   }
 });
 

@@ -58,9 +58,11 @@ module RLX
     HANDSHAKE_BYTES = 65_536
     SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " \
                   "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
+    LACKS_OUT_OF_STEP = "the server or its algorithm does not support environments out of step: " \
+                        "use another algorithm, or do not set out_of_step"
     # The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
     SETTINGS = "\4\0\0\0\0\0".b.freeze
-    private_constant :UNSUPPORTED_SPACE, :SPEAKS_GRPC, :SETTINGS
+    private_constant :UNSUPPORTED_SPACE, :SPEAKS_GRPC, :LACKS_OUT_OF_STEP, :SETTINGS
 
     attr_reader :session_id, :algorithm
 
@@ -224,14 +226,16 @@ module RLX
 
     # Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
     def mistake(code, what)
-      begin
-        @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, what)), exception: false)
-      rescue *@broken
-        nil # the connection is closed next
-      end
+      say_bye(what)
       interrupted("the server's mistake: #{what}", code) if @answered || @gone
       hang_up
       raise Failed.new("#{where}: the server's mistake: #{what}: is it an RLX server?", code)
+    end
+
+    def say_bye(reason)
+      @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, reason)), exception: false)
+    rescue *@broken
+      nil # the connection is closed next
     end
 
     # Wrap a message in a frame. Raises ArgumentError if it exceeds the server's limit.
@@ -356,8 +360,8 @@ module RLX
       supported = !Wire.read_integer(message, 6).zero?
       raise Wire::Wrong, Wire::VALUE if supported && !@out_of_step
       if @out_of_step && !supported
-        sentence = "#{where}: the server or its algorithm does not support environments out of step (out_of_step)"
-        raise Failed.new(sentence, UNSUPPORTED_SPACE)
+        say_bye("the welcome lacks out_of_step")
+        raise Failed.new("#{where}: #{LACKS_OUT_OF_STEP}", UNSUPPORTED_SPACE)
       end
 
       @session_id, @algorithm, @limit, @silence = session, algorithm, most, [3 * heartbeat, 5].max

@@ -229,13 +229,14 @@ class TestRLX < Minitest::Test
 
   def test_welcome_must_agree_on_out_of_step
     [true, false].each do |asked|
-      told = serve([asked ? WELCOME : TURNS]) do |address|
+      told = serve([asked ? WELCOME : TURNS, ""]) do |address|
         client = players(:disabled, address, out_of_step: asked, retry_seconds: 60)
         failed = assert_raises(RLX::Failed) { client.init(rows(1, 1)) }
         assert_equal asked ? 6 : 8, failed.code
         assert_equal asked, failed.message.include?("does not support environments out of step")
       end
       refute_includes told.unpack1("H*"), row(1)
+      assert_equal asked, told.include?("the welcome lacks out_of_step")
     end
   end
 

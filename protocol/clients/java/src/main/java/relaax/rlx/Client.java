@@ -41,6 +41,8 @@ public final class Client implements AutoCloseable {
     private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
     private static final String SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: "
         + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+    private static final String LACKS_OUT_OF_STEP = "the server or its algorithm does not support environments out of step: "
+        + "use another algorithm, or do not set outOfStep";
     /** The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte. */
     private static final byte[] SETTINGS = {4, 0, 0, 0, 0, 0};
 
@@ -288,14 +290,18 @@ public final class Client implements AutoCloseable {
 
     /** Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9). */
     private RlxException mistake(int code, String what) {
-        try {
-            socket.getOutputStream().write(new Part().text(1, what).frame(BYE));
-        } catch (IOException e) {
-            // the connection is closed next
-        }
+        sayBye(what);
         if (answered || gone) return interrupted(code, "the server's mistake: " + what, 0);
         hangUp();
         return new RlxException(Meaning.FAILED, code, where() + ": the server's mistake: " + what + ": is it an RLX server?", 0, 0);
+    }
+
+    private void sayBye(String reason) {
+        try {
+            socket.getOutputStream().write(new Part().text(1, reason).frame(BYE));
+        } catch (IOException e) {
+            // the connection is closed next
+        }
     }
 
     private byte[] framed(int kind, Part content) {
@@ -440,8 +446,8 @@ public final class Client implements AutoCloseable {
         boolean supported = m.integer(6) != 0;
         if (supported && !config.outOfStep) throw new Wire.Wrong(Wire.VALUE);
         if (config.outOfStep && !supported) {
-            String sentence = where() + ": the server or its algorithm does not support environments out of step (outOfStep)";
-            throw new RlxException(Meaning.FAILED, UNSUPPORTED_SPACE, sentence, 0, 0);
+            sayBye("the welcome lacks out_of_step");
+            throw new RlxException(Meaning.FAILED, UNSUPPORTED_SPACE, where() + ": " + LACKS_OUT_OF_STEP, 0, 0);
         }
         session = givenSession;
         limit = given;

@@ -364,7 +364,8 @@ final class ClientTest {
                 check(e.meaning == Meaning.FAILED && e.code == (asked ? 6 : 8), e);
                 check(e.getMessage().contains("does not support environments out of step") == asked, e);
             }
-            server.told();
+            String reason = HexFormat.of().formatHex("the welcome lacks out_of_step".getBytes());
+            check(server.told().contains(reason) == asked, "the reason of the bye");
         }
     }
 
