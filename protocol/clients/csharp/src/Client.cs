@@ -141,7 +141,7 @@ namespace Rlx
         private Stopwatch since, left;
         private byte[] buffer = new byte[HandshakeBytes];
         private Part scalars = new Part();
-        private bool[] away, awayNext, first, resting, hidden, cut;
+        private bool[] away, awayNext, first, hidden, hiddenFinal, cut;
         private Array[] actions;
         private double[] returns;
 
@@ -168,8 +168,8 @@ namespace Rlx
             away = new bool[n];
             awayNext = new bool[n];
             first = new bool[n];
-            resting = new bool[n];
             hidden = new bool[n];
+            hiddenFinal = new bool[n];
             cut = new bool[n];
             limit = HandshakeBytes;
             Framed(Hello, HelloOf(true));
@@ -235,7 +235,7 @@ namespace Rlx
             Check(o, true);
             var content = new Part().Doubles(1, o.Reward).Leaves(2, observation, Pack(o.Observation, hidden), n);
             content.Mask(3, o.Terminated).Mask(4, cut);
-            content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation, resting), n);
+            content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation, hiddenFinal), n);
             content.Mask(6, first).Episodes(7, o.Episodes).Mask(8, o.Idle);
             Hear(0);
             Ask(StepKind, content, Actions);
@@ -618,15 +618,15 @@ namespace Rlx
                 cut[i] = o.Truncated != null && o.Truncated[i] && !over && (stepping || !away[i]);
                 bool ended = over || cut[i];
                 first[i] = away[i] && !idle;
-                resting[i] = idle && !ended;
                 hidden[i] = idle && !(ended && Habit(i) == Autoreset.NextStep);
+                hiddenFinal[i] = !(ended && Habit(i) == Autoreset.SameStep);
                 awayNext[i] = ended ? idle || Habit(i) == Autoreset.NextStep : idle && away[i];
                 if (!(Math.Abs(o.Reward[i]) <= 1e15))
                     throw new ArgumentException("the reward of environment " + i + " is " + o.Reward[i] + "; it must be from -1e15 to 1e15");
                 if (stepping && ended && (Habit(i) == Autoreset.Disabled || away[i]))
                     throw new ArgumentException("the episode of environment " + i + " cannot end in this step");
                 needed |= cut[i] && (!stepping || Habit(i) == Autoreset.SameStep);
-                allowed |= ended && Habit(i) == Autoreset.SameStep;
+                allowed |= !hiddenFinal[i];
             }
             if (needed && o.FinalObservation == null) throw new ArgumentException("a truncated episode needs its final observation");
             if (!allowed && o.FinalObservation != null) throw new ArgumentException("a final observation was given, but no episode ended");

@@ -129,11 +129,11 @@ export class Client {
     const { terminated, finalObservation, episodes = [] } = more;
     return this.#alone(async () => {
       const { ended, cut, idle } = this.#check(reward, more, true);
-      const next = this.habitOf.map((habit) => habit === HABITS.next_step);
+      const [same, next] = [HABITS.same_step, HABITS.next_step].map((mode) => this.habitOf.map((habit) => habit === mode));
       const hidden = idle.map((one, i) => one && !(ended[i] && next[i])); // a NEXT_STEP episode ends with its observation
       const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation, hidden)];
       content.push(wire.mask(3, terminated && Array.from(terminated)), wire.mask(4, cut));
-      if (finalObservation) content.push(this.#leaves(5, finalObservation, idle.map((one, i) => one && !ended[i])));
+      if (finalObservation) content.push(this.#leaves(5, finalObservation, ended.map((over, i) => !(over && same[i]))));
       content.push(wire.mask(6, this.#away.map((one, i) => one && !idle[i])), this.#episodes(7, episodes), wire.mask(8, idle));
       const actions = await this.#ask(STEP, wire.join(content), ACTIONS);
       this.#away = this.#away.map((one, i) => (ended[i] ? idle[i] || next[i] : one && idle[i]));

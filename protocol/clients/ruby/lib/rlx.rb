@@ -141,9 +141,9 @@ module RLX
     # client sets `first`: the reward of an environment that was between two episodes is void.
     def step(reward, observation, terminated: nil, truncated: nil, idle: nil, final_observation: nil, episodes: [])
       ended, cut, resting = check(reward, terminated, truncated, idle, final_observation, episodes, true)
-      following = @autoreset_of.map { |habit| habit == AUTORESET[:next_step] }
+      same, following = %i[same_step next_step].map { |mode| @autoreset_of.map { |habit| habit == AUTORESET[mode] } }
       leaves = pack(observation, each_environment { |i| resting[i] && !(ended[i] && following[i]) })
-      final = final_observation ? pack(final_observation, each_environment { |i| resting[i] && !ended[i] }) : []
+      final = final_observation ? pack(final_observation, each_environment { |i| !(ended[i] && same[i]) }) : []
       hear(0)
       content = Wire.doubles(1, reward) + Wire.arrays(2, @observation, leaves, @count) + Wire.mask(3, terminated) +
                 Wire.mask(4, cut) + (final.empty? ? "" : Wire.arrays(5, @observation, final, @count)) +

@@ -113,7 +113,7 @@ public final class Client implements AutoCloseable {
     private byte[] buffer = new byte[HANDSHAKE_BYTES];
     private int from, to;
     private Part scalars = new Part();
-    private boolean[] away, awayNext, first, resting, hidden, cut;
+    private boolean[] away, awayNext, first, hidden, hiddenFinal, cut;
     private String session, algorithm = "";
     private Object[] actions;
     private double[] returns;
@@ -134,8 +134,8 @@ public final class Client implements AutoCloseable {
         away = new boolean[n];
         awayNext = new boolean[n];
         first = new boolean[n];
-        resting = new boolean[n];
         hidden = new boolean[n];
+        hiddenFinal = new boolean[n];
         cut = new boolean[n];
         limit = HANDSHAKE_BYTES;
         framed(HELLO, hello(true));
@@ -204,7 +204,7 @@ public final class Client implements AutoCloseable {
         check(o, true);
         Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(o.observation, hidden), n);
         content.mask(3, o.terminated).mask(4, cut);
-        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation, resting), n);
+        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation, hiddenFinal), n);
         content.mask(6, first).episodes(7, o.episodes).mask(8, o.idle);
         hear(0);
         ask(STEP, content, ACTIONS);
@@ -607,8 +607,8 @@ public final class Client implements AutoCloseable {
             cut[i] = o.truncated != null && o.truncated[i] && !over && (stepping || !away[i]);
             boolean ended = over || cut[i];
             first[i] = away[i] && !idle;
-            resting[i] = idle && !ended;
             hidden[i] = idle && !(ended && habit(i) == Autoreset.NEXT_STEP);
+            hiddenFinal[i] = !(ended && habit(i) == Autoreset.SAME_STEP);
             awayNext[i] = ended ? idle || habit(i) == Autoreset.NEXT_STEP : idle && away[i];
             if (!(Math.abs(o.reward[i]) <= 1e15)) {
                 throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; it must be from -1e15 to 1e15");
@@ -617,7 +617,7 @@ public final class Client implements AutoCloseable {
                 throw new IllegalArgumentException("the episode of environment " + i + " cannot end in this step");
             }
             needed |= cut[i] && (!stepping || habit(i) == Autoreset.SAME_STEP);
-            allowed |= ended && habit(i) == Autoreset.SAME_STEP;
+            allowed |= !hiddenFinal[i];
         }
         if (needed && o.finalObservation == null) throw new IllegalArgumentException("a truncated episode needs its final observation");
         if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation was given, but no episode ended");
