@@ -60,6 +60,7 @@ class AdaptedConversation:
         elif hello is not None:
             self.spaces = space_from_dict(hello["observationSpace"]), space_from_dict(hello["actionSpace"])
         self.environments = int(hello["environments"]) if hello else 1
+        self.asks_out_of_step = bool(hello and hello.get("outOfStep"))
         self.wrong_token = conversation.name == "refused_token"
 
     @property
@@ -113,7 +114,7 @@ class AdaptedConversation:
             body = getattr(message, kind)
             for field in ("observation", "final_observation"):
                 if field in body.DESCRIPTOR.fields_by_name and getattr(body, field):
-                    arrays = self._translate_leaves(list(getattr(body, field)))
+                    arrays = self._translate_leaves(list(getattr(body, field)), is_mistake)
                     getattr(body, field).clear()
                     getattr(body, field).extend(arrays)
         return bool(before != message.SerializeToString(deterministic=True))
@@ -141,8 +142,11 @@ class AdaptedConversation:
         if metrics.ByteSize() > min(limits.max_frame_bytes, 2**24) // 2:
             raise ImpossibleMistake("metrics above the server's limit do not fit a frame")
 
-    def _translate_leaves(self, arrays: list[Any]) -> list[Any]:
-        """Return leaves of the server's observation space with the mistake of `arrays`, the leaves in the file."""
+    def _translate_leaves(self, arrays: list[Any], is_mistake: bool) -> list[Any]:
+        """Return leaves of the server's observation space with the mistake of `arrays`, the leaves in the file.
+
+        Void rows, which are NaN in the file, are no mistake.
+        """
         own = random_leaves(self.spaces[0], self.environments, np.random.default_rng(0))
         extra = own[:1] * (len(arrays) - 1)
         array = arrays[0]
@@ -153,11 +157,12 @@ class AdaptedConversation:
             own = with_wrong_dtype(own)
         elif shape != [self.environments, 2]:
             own[0] = _reshape(own[0], fewer_axes=len(shape) < 2)
-        elif not np.isfinite(np.frombuffer(array.data, dtype)).all():
+        elif not (rows := np.isfinite(np.frombuffer(array.data, dtype).reshape(shape)).all(axis=1)).all():
             place = next((i for i, leaf in enumerate(own) if leaf.dtype.kind == "f"), None)
-            if place is None:
+            if place is not None:
+                own[place][~rows] = np.nan
+            elif is_mistake:
                 raise ImpossibleMistake("these observations have no element that can be NaN or infinite")
-            own[place] = np.full_like(own[place], np.nan)
         return [wire_array(leaf) for leaf in own + extra]
 
 

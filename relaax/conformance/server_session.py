@@ -234,7 +234,7 @@ def _check_reply(adapted: AdaptedConversation, session: ServerSession, entry: di
     if "error" in tree:  # a refusal without a mistake of the client
         return _check_token_refused(session, tree["error"]["code"].removeprefix("ERROR_CODE_"))
     if "welcome" in tree:
-        session.apply_welcome(session.expect("welcome").welcome)
+        _check_welcome(adapted, session, bool(tree["welcome"].get("outOfStep")))
     elif "actions" in tree:
         check_actions(session.expect("actions"), adapted.spaces[1], adapted.environments)
     elif "pong" in tree:
@@ -247,6 +247,18 @@ def _check_reply(adapted: AdaptedConversation, session: ServerSession, entry: di
         if found != due:
             raise RuleViolation(f"episode_returns are {found}; the sums of the rewards are {due}")
     return False
+
+
+def _check_welcome(adapted: AdaptedConversation, session: ServerSession, out_of_step: bool) -> None:
+    """Check the welcome. `out_of_step`: whether the conversation needs it in the welcome."""
+    welcome = session.expect("welcome").welcome
+    session.apply_welcome(welcome)
+    if welcome.out_of_step and not adapted.asks_out_of_step:
+        raise RuleViolation("the welcome has out_of_step, and the hello did not ask for it")
+    if out_of_step and not welcome.out_of_step:
+        raise ConversationRefused("the server does not support environments out of step")
+    if adapted.asks_out_of_step and welcome.out_of_step and not out_of_step:
+        raise ConversationRefused("the server supports environments out of step")
 
 
 def _check_token_refused(session: ServerSession, code: str) -> bool:

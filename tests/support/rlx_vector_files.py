@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from relaax.rlx import Bye, Error, Ping, Pong, TrainingFinished
 from relaax.rlx.transitions import _OPEN, TRANSITIONS, Sender, allowed
 
 from .rlx_vector_bad import client_mistakes, server_mistakes
 from .rlx_vector_good import control, episodes, plain, spaces
+from .rlx_vector_idle import idle_mistakes, out_of_step, unasked_welcome
 from .rlx_vector_recorder import Recording
 from .rlx_vectors import FOLDER
 
@@ -26,10 +28,14 @@ JSON_CLIENT = FOLDER.parent / "clients" / "json_client.py"
 FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
     "plain": ("One environment, plain episodes.", plain),
     "episodes": ("Several environments, and both habits of ending episodes.", episodes),
+    "out_of_step": ("Environments that take turns, come and leave.", out_of_step),
     "spaces": ("Spaces, leaf order and element types.", spaces),
     "control": ("Everything that is not an episode.", control),
-    "client_mistakes": ("What a server must refuse, and with which code.", client_mistakes),
-    "server_mistakes": ("What a client must notice.", server_mistakes),
+    "client_mistakes": (
+        "What a server must refuse, and with which code.",
+        lambda: chain(client_mistakes(), idle_mistakes()),
+    ),
+    "server_mistakes": ("What a client must notice.", lambda: chain(server_mistakes(), unasked_welcome())),
 }
 
 
