@@ -61,6 +61,7 @@ class AdaptedConversation:
             self.spaces = space_from_dict(hello["observationSpace"]), space_from_dict(hello["actionSpace"])
         self.environments = int(hello["environments"]) if hello else 1
         self.asks_out_of_step = bool(hello and hello.get("outOfStep"))
+        self.idles_unasked = conversation.name.endswith("_idle_unasked")
         self.wrong_token = conversation.name == "refused_token"
 
     @property

@@ -47,6 +47,8 @@ _QUIET_JUDGES = (did_not_reconnect, judges.exited_with_failure, closed, judges.c
 _NEWER = 99  # a code of a newer server
 # The mistake is in an error message. A client that does not notice it closes too, but then reconnects.
 _FINAL = {"server_error_wait"}
+# A client of an earlier version ignores the field.
+_OF_NEWER_CLIENTS = {"server_welcome_out_of_step"}
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded, _refused = golden_error("overloaded"), golden_error("refused_token")
 _rebalancing = error(ErrorCode.REBALANCING, True, answers=EARLY)
@@ -55,6 +57,8 @@ _newer, _newer_final = error(_NEWER, True, answers=EARLY), error(_NEWER, False, 
 _no_version = golden_error("unsupported_version_protobuf")
 _OTHERWISE = "The same messages with other bytes: order of fields, unpacked lists, .proto names, numbers, nulls."
 _AT_ONCE = "An error in Protobuf before the server reads the hello. To a JSON client it is a lost connection."
+_IDLE = "The client marks environments in idle, and first where they come."
+_NOT_ADMITTED = "The welcome lacks the out_of_step that the hello asks for: the client closes and does not reconnect."
 _BETWEEN = "The connection is lost when a NEXT_STEP episode ends. The next one begins with init; no step marks first."
 _BEHIND = "An answer and an error in one packet: the client reads the error before it sends, and sends no message."
 _PINGS = "While the client waits, it answers each ping with the same nonce, within the heartbeat of 5 s."
@@ -80,6 +84,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
         judges.limits,
     ),
     ("episodes", "8", "An episode ends, and the next one begins.", _plain, judges.episodes),
+    ("out_of_step", "8", _IDLE, _plain, judges.out_of_step),
     (
         "leaving",
         "7",
@@ -173,6 +178,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
         closed_without_message,
     ),
     ("error_behind_an_answer", "9, 10", _BEHIND, scripts.error_behind, closed_without_message),
+    ("out_of_step_refused", "6", _NOT_ADMITTED, scripts.welcome_without_out_of_step, judges.closed_and_gave_up),
     ("server_bye", "7", "After the server's bye the client closes the connection.", scripts.server_bye, closed),
     (
         "server_wrong_answer",
@@ -190,7 +196,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
             judges.closed_and_gave_up if conversation.name in _FINAL else closed,
         )
         for conversation in load()
-        if conversation.file == "server_mistakes"
+        if conversation.file == "server_mistakes" and conversation.name not in _OF_NEWER_CLIENTS
     ),
 ]
 CLIENT_RULES = [ClientRule(*row) for row in _ROWS]

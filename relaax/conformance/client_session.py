@@ -59,7 +59,6 @@ class ClientSession:
         self.closed = False  # whether the client closed the connection
         self._random = np.random.default_rng(index)
         self._returns: Array = np.zeros(0)
-        self._between: Array = np.zeros(0, np.bool_)
 
     @property
     def hello(self) -> rlx.Hello:
@@ -121,9 +120,13 @@ class ClientSession:
         """Receive the hello, and send the welcome."""
         self.admit(self.expect(rlx.Hello))
 
-    def admit(self, hello: rlx.Hello) -> None:
-        """Send the bytes of the golden welcome; with a higher `max_frame_bytes` if the client's frames need it."""
-        data, message = golden_message(f"plain_{self.codec}", "welcome", self.codec)
+    def admit(self, hello: rlx.Hello, out_of_step: bool = True) -> None:
+        """Send the bytes of the golden welcome; with a higher `max_frame_bytes` if the client's frames need it.
+
+        `out_of_step`: whether the welcome has it if the hello asks for it.
+        """
+        kind = "out_of_step_same_step" if hello.out_of_step and out_of_step else "plain"
+        data, message = golden_message(f"{kind}_{self.codec}", "welcome", self.codec)
         if limits_for(hello, rlx.Limits()).max_frame_bytes <= message.welcome.limits.max_frame_bytes:
             self.connection.send(from_wire(message))
             self._send_bytes(data if self.writer is encoded else self.writer(message, self.codec))
@@ -190,15 +193,16 @@ class ClientSession:
         """Add the rewards of a request to the returns, as in section 8 of the specification."""
         none = np.zeros(self.hello.environments, np.bool_)
         if isinstance(request, rlx.Init):
-            self._returns, self._between = np.zeros(self.hello.environments), none
+            self._returns = np.zeros(self.hello.environments)
             return
         if isinstance(request, rlx.Reset):
-            self._returns = np.where(self._between, 0.0, self._returns + request.reward)
+            away = self.connection.between_episodes
+            self._returns = np.where(none if away is None else away, 0.0, self._returns + request.reward)
             return
         first = none if request.first is None else request.first
-        self._returns = self._returns + np.where(first, 0.0, request.reward)
+        held = none if request.idle is None else request.idle & ~ended_by(request)
+        self._returns = self._returns + np.where(first | held, 0.0, request.reward)
         self._returns[ended_by(request)] = 0
-        self._between = ended_by(request) & self.next_step
 
 
 def ended_by(step: rlx.Step) -> Array:

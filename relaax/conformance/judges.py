@@ -75,6 +75,21 @@ def episodes(run: ClientRun) -> Judgement:
     return NOT_SEEN, f"no episode followed another in {run.sessions[0].answers} answers"
 
 
+def out_of_step(run: ClientRun) -> Judgement:
+    """Pass if the client marked environments in `idle` and no value was invalid."""
+    session = run.sessions[0]
+    if session.connection.hello is not None and not session.hello.out_of_step:
+        return Verdict.NOT_APPLICABLE, "it does not ask for out_of_step"
+    verdict, sentence = no_mistake_of(ErrorCode.INVALID_VALUE)(run)
+    if verdict is not PASSED:
+        return verdict, sentence
+    marked = [message for message in session.messages_of(rlx.Init, rlx.Step) if message.idle is not None]
+    if not marked:
+        return NOT_SEEN, f"it marked no environment in idle in {session.answers} answers"
+    begun = sum(step.first is not None for step in session.messages_of(rlx.Step))
+    return PASSED, f"{len(marked)} messages with idle, {begun} steps in which episodes began"
+
+
 def closed_in_order(run: ClientRun) -> Judgement:
     """Pass if the client closed its last connection, broke no rule, and ended with exit code 0."""
     if (violation := _first_violation(run)) is not None:
@@ -195,7 +210,8 @@ def resumed_between_episodes(run: ClientRun) -> Judgement:
     lost = first.received[-1]
     assert isinstance(lost, rlx.Step), "the script ends after a step"
     begun = [one.observation for one in first.messages_of(rlx.Init)]
-    for row in np.flatnonzero(ended_by(lost) & first.next_step):
+    begins = np.ones(len(lost.reward), np.bool_) if init.idle is None else ~init.idle
+    for row in np.flatnonzero(ended_by(lost) & first.next_step & begins):
         final = [leaf[row].tolist() for leaf in lost.observation]
         shown = [leaf[row].tolist() for leaf in init.observation]
         seen = any(final == [leaf[row].tolist() for leaf in leaves] for leaves in begun)

@@ -199,6 +199,16 @@ def cut_between_episodes(session: ClientSession) -> None:
 
 
 @on_first_connection
+def welcome_without_out_of_step(session: ClientSession) -> None:
+    """Send a welcome without the `out_of_step` that the hello asks for. The client must close."""
+    hello = session.expect(rlx.Hello)
+    if not hello.out_of_step:
+        raise ScriptNotApplicable("the client does not ask for out_of_step")
+    session.admit(hello, out_of_step=False)
+    session.record_rest(until_request=True)
+
+
+@on_first_connection
 def wrong_kind(session: ClientSession) -> None:
     """Send episode_returns instead of actions."""
     session.welcome()

@@ -8,14 +8,20 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from relaax.client.connection.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, ImpossibleMistake, Settings
 from relaax.conformance.report import Report, RuleResult, Verdict
-from relaax.conformance.server_session import ConversationRefused, ServerSession, check_actions, play
+from relaax.conformance.server_session import (
+    NO_OUT_OF_STEP,
+    ConversationRefused,
+    ServerSession,
+    check_actions,
+    play,
+)
 from relaax.conformance.vectors import golden, load
 from relaax.conformance.wire import (
     RuleViolation,
@@ -129,6 +135,15 @@ def _padded(begin: str, end: str, size: int) -> bytes:
     return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
 
 
+def _check_out_of_step(adapted: AdaptedConversation, session: ServerSession) -> None:
+    """Raise ConversationRefused if the server does not support environments out of step."""
+    session.stream.send(_frame(adapted, session, "hello"))
+    welcome = session.expect("welcome").welcome
+    session.send_bye()
+    if not welcome.out_of_step:
+        raise ConversationRefused(NO_OUT_OF_STEP)
+
+
 def _stay_silent(adapted: AdaptedConversation, session: ServerSession) -> None:
     seconds = _send_hello(adapted, session).idle_timeout_seconds
     if seconds > session.stream.deadline / 2:
@@ -227,6 +242,9 @@ def _check_rule(address: Endpoint, settings: Settings, check: RuleCheck) -> Rule
     for one_by_one in (False, True) if check.byte_by_byte else (False,):
         how = " (bytes one by one)" if one_by_one else ""
         try:
+            if check.adapted.idles_unasked and not one_by_one:  # a server of an earlier version ignores `idle`
+                asking = AdaptedConversation(golden("out_of_step_unsupported"), settings)
+                _run_with_retries(address, settings, replace(check, adapted=asking, run=_check_out_of_step), one_by_one)
             _run_with_retries(address, settings, check, one_by_one)
         except RuleViolation as violation:
             verdict, sentence = Verdict.FAILED, f"{violation}{how}. {check.description}"

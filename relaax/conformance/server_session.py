@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Error codes that a server may send at any point for a reason of its own.
 _OWN_REASONS = {"UNAUTHENTICATED", "UNSUPPORTED_SPACE", "SPACE_MISMATCH", "OVERLOADED", "UNAVAILABLE", "REBALANCING"}
 _WAITING = {"OVERLOADED", "UNAVAILABLE", "REBALANCING"}
+NO_OUT_OF_STEP = "the server does not support environments out of step"
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
@@ -256,7 +257,7 @@ def _check_welcome(adapted: AdaptedConversation, session: ServerSession, out_of_
     if welcome.out_of_step and not adapted.asks_out_of_step:
         raise RuleViolation("the welcome has out_of_step, and the hello did not ask for it")
     if out_of_step and not welcome.out_of_step:
-        raise ConversationRefused("the server does not support environments out of step")
+        raise ConversationRefused(NO_OUT_OF_STEP)
     if adapted.asks_out_of_step and welcome.out_of_step and not out_of_step:
         raise ConversationRefused("the server supports environments out of step")
 

@@ -55,6 +55,7 @@ try:
 except TrainingFinished:
     pass
 """
+IN_STEP = {"out_of_step", "out_of_step_refused"}
 JSON_ONLY = {rule.name for rule in client_rules("server_malformed_json_*")}
 
 
@@ -67,7 +68,16 @@ def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report
 def test_correct_client_passes() -> None:
     report = check(FAULTY)
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"reconnect_between_episodes"}
+    assert set(not_passed(report)) == {"reconnect_between_episodes"} | IN_STEP
+    verdicts = {finding.verdict for finding in report.findings if finding.rule in IN_STEP}
+    assert verdicts == {Verdict.NOT_APPLICABLE}
+
+
+def test_correct_client_out_of_step_passes() -> None:
+    report = check([*FAULTY, "out_of_step"], "[eouv]*")
+    assert not_passed(report) == {}
+    (sentence,) = [finding.sentence for finding in report.findings if finding.rule == "out_of_step"]
+    assert "messages with idle" in sentence
 
 
 def test_correct_next_step_client_passes() -> None:
@@ -87,14 +97,16 @@ def test_python_client_reconnects_between_episodes() -> None:
 def test_python_client_passes(codec: str) -> None:
     report = check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], deadline=60)
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"reconnect_between_episodes"} | (JSON_ONLY if codec == "protobuf" else set())
+    assert set(not_passed(report)) == {"reconnect_between_episodes"} | IN_STEP | (
+        JSON_ONLY if codec == "protobuf" else set()
+    )
 
 
 @pytest.mark.slow
 def test_json_client_passes() -> None:
     report = check([sys.executable, str(JSON_CLIENT), "{address}", "100"])
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"limits", "reconnect_between_episodes"}
+    assert set(not_passed(report)) == {"limits", "reconnect_between_episodes"} | IN_STEP
 
 
 FAULTS = {
@@ -140,6 +152,9 @@ FAULTS = {
     "any_returns": ("server_returns_count", "continued with init"),
     "large_returns": ("server_returns_range", "continued with init"),
     "says_first": ("reconnect_between_episodes", "first marks the environment"),
+    "no_first": ("out_of_step", "first marks no environment; it must mark the environment"),
+    "idle_unasked": ("values", "idle marks the environment, and the welcome has no out_of_step"),
+    "stays_unadmitted": ("out_of_step_refused", "it continued with init"),
     "begins_at_the_end": ("reconnect_between_episodes", "the final observation of the previous episode"),
 }
 

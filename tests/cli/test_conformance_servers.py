@@ -57,7 +57,7 @@ def test_correct_server_passes(settings: Settings) -> None:
     with FaultyServer() as right:
         report = check(right.address, settings)
     assert not report.failed, not_passed(report)
-    allowed = SERVER_DEPENDENT | TIMING_DEPENDENT | {"idle_timeout"}
+    allowed = SERVER_DEPENDENT | TIMING_DEPENDENT | {"idle_timeout", "out_of_step_unsupported"}
     if settings.codec == "json":
         allowed |= {"malformed_utf8", "malformed_protobuf", "rest_is_dropped"}
         allowed |= {"malformed_message_twice", "malformed_two_messages"}
@@ -87,6 +87,10 @@ FAULTS = {
     "packets_are_frames": ("plain_protobuf", "(bytes one by one)"),
     "stays_after_bye": ("plain_protobuf", ""),
     "patient": ("idle_timeout", "no frame was received"),
+    "unasked_out_of_step": ("plain_protobuf", "the welcome has out_of_step, and the hello did not ask for it"),
+    "counts_void_rewards": ("out_of_step_same_step_protobuf", "the sums of the rewards are [7.0, 0.0]"),
+    "checks_void_rows": ("out_of_step_next_step_json", "actions was expected, not the error INVALID_VALUE"),
+    "accepts_idle": ("step_idle_unasked", "the error INVALID_VALUE was expected, not actions"),
 }
 
 
@@ -121,6 +125,20 @@ def test_server_that_supports_one_space_only_passes(processes: Processes, tmp_pa
 def test_server_with_a_short_idle_timeout_passes() -> None:
     with FaultyServer("impatient") as impatient:
         assert not_passed(check(impatient.address, Settings(), "idle_timeout")) == {}
+
+
+def test_server_without_out_of_step_does_not_fail() -> None:
+    """A server of an earlier version ignores the fields."""
+    with FaultyServer("earlier") as earlier:
+        report = check(earlier.address, Settings(), "*_idle_*")
+        report.findings += check(earlier.address, Settings(), "out_of_step*_protobuf").findings
+        supported = check(earlier.address, Settings(), "out_of_step_unsupported")
+    assert len(report.findings) > 6
+    assert set(not_passed(report)) == {finding.rule for finding in report.findings}
+    for finding in report.findings:
+        assert finding.verdict is Verdict.NOT_APPLICABLE, finding
+        assert "the server does not support environments out of step" in finding.sentence
+    assert not_passed(supported) == {}
 
 
 def test_guarded_server_passes_with_its_token() -> None:

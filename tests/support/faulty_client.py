@@ -3,7 +3,7 @@
     python faulty_client.py HOST:PORT [FAULT]
 
 It plays episodes of five steps, sends two metrics, checks the answers, and reconnects if allowed. With the "fault"
-`next_step`, it is a correct client that uses Autoreset.NEXT_STEP.
+`next_step`, it is a correct client that uses Autoreset.NEXT_STEP, and with `out_of_step` one that marks `idle`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
 EPISODES, STEPS, RETRIES = 100, 5, 3
 NEXT_STEP = FAULT in ("next_step", "says_first", "begins_at_the_end")
+OUT_OF_STEP = FAULT in ("out_of_step", "no_first", "stays_unadmitted")
 HELLO = {
     "protocolVersion": 2 if FAULT == "version" else 1,
     "environments": 1,
@@ -27,6 +28,7 @@ HELLO = {
     "actionSpace": {"discrete": {"n": 3}},
     "autoreset": ["AUTORESET_NEXT_STEP" if NEXT_STEP else "AUTORESET_DISABLED"],
     "mode": "MODE_TRAIN",
+    "outOfStep": OUT_OF_STEP,
 }
 KINDS = {"hello": "welcome", "init": "actions", "step": "actions", "reset": "episodeReturns"}
 ANSWERS = {*KINDS.values(), "ping", "pong", "error", "bye", "trainingFinished"}
@@ -216,6 +218,10 @@ def play(connection: Connection, session_id: str) -> str:
     named = re.fullmatch("[A-Za-z0-9_-]{0,128}", str(session)) or FAULT == "any_session_id"
     if not (right and named) and FAULT != "credulous":
         raise ServerMistake("welcome")
+    if OUT_OF_STEP and not welcome.get("outOfStep") and FAULT != "stays_unadmitted":
+        connection.send({"bye": {}})
+        connection.socket.close()
+        sys.exit("the server does not support environments out of step")
     connection.limit = limits["maxFrameBytes"]
     SESSION[:] = [session]
     scalars = [{"name": name, "value": 1.0} for name in (("a", "b", "c") if FAULT == "many_metrics" else ("a", "b"))]
@@ -223,11 +229,17 @@ def play(connection: Connection, session_id: str) -> str:
     if NEXT_STEP:
         play_next_step(connection)
     for _ in range(EPISODES):
-        check_action(connection.ask("init", {"observation": observation(0, 0)}))
-        for _ in range(STEPS):
+        idle = {"idle": [True]} if OUT_OF_STEP else {}
+        check_action(connection.ask("init", {"observation": observation(0, 0)} | idle))
+        for count in range(STEPS):
             reward = "NaN" if FAULT == "nan" else 1.0
             numbers = (1, 1, 1) if FAULT == "shape" else (1, 1)
-            check_action(connection.ask("step", {"reward": [reward], "observation": observation(*numbers)}))
+            step = {"reward": [reward], "observation": observation(*numbers)}
+            if count == 0:
+                step["first"] = [OUT_OF_STEP and FAULT != "no_first"]
+            elif count % 2 and (OUT_OF_STEP or FAULT == "idle_unasked"):
+                step |= {"idle": [True], "observation": observation(float("nan"), 0)}
+            check_action(connection.ask("step", step))
         returns = connection.ask("reset", {"reward": [1.0]})["episodeReturn"]
         if (len(returns) != 1 and FAULT != "any_returns") or (abs(returns[0]) > 1e30 and FAULT != "large_returns"):
             raise ServerMistake("returns")

@@ -1,7 +1,8 @@
 """An RLX server that follows the protocol except for one fault, which `relaax conformance` must find.
 
-It answers with the smallest action, sums rewards, and accepts any spaces. Three values are not faults: "", "impatient"
-(a short idle timeout), and "token" (the token "secret" is required).
+It answers with the smallest action, sums rewards, and accepts any spaces. Four values are not faults: "", "impatient"
+(a short idle timeout), "token" (the token "secret" is required), and "earlier" (a server of an earlier version, which
+ignores `out_of_step` and `idle`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
+from relaax.rlx import rlx_pb2
 from relaax.rlx.wire.framing import frame
 from support.acceptor import PATIENCE, Acceptor
 from support.rlx_peer import least_action
@@ -38,8 +40,8 @@ class _Connection:
         self.token = "secret" if fault == "token" else ""
         self.protocol = rlx.ServerConnection(LIMITS)
         self.returns = np.zeros(0)
-        self.between = np.zeros(0, np.bool_)
         self.segments = 0  # received segments with data
+        self.incomplete = b""  # of a server that ignores `idle`
 
     def serve(self) -> None:
         try:
@@ -80,7 +82,24 @@ class _Connection:
             data = b"\0\0\0\0"
         if self.fault == "blind_to_nan":
             data = data.replace(struct.pack("<d", np.nan), struct.pack("<d", 1))
-        self.protocol.receive_data(data)
+        ignored = self.fault == "earlier" or (self.fault == "accepts_idle" and welcomed and not self.hello.out_of_step)
+        if not (ignored and data):
+            self.protocol.receive_data(data)
+        elif whole := self.without_idle(data):
+            self.protocol.receive_data(whole)
+
+    def without_idle(self, data: bytes) -> bytes:
+        """Return whole frames in Protobuf without `idle` and `out_of_step`."""
+        self.incomplete += data
+        whole = b""
+        while len(self.incomplete) >= 4 + (length := int.from_bytes(self.incomplete[:4], "big")):
+            message = rlx_pb2.ClientMessage.FromString(self.incomplete[4 : 4 + length])
+            self.incomplete = self.incomplete[4 + length :]
+            for kind, field in (("hello", "out_of_step"), ("init", "idle"), ("step", "idle")):
+                if message.HasField(kind):  # type: ignore[arg-type]
+                    getattr(message, kind).ClearField(field)
+            whole += frame(message.SerializeToString(), 2**31)
+        return whole
 
     def answer(self, event: Any) -> None:
         if isinstance(event, rlx.Hello):
@@ -91,16 +110,22 @@ class _Connection:
             limits = replace(LIMITS, heartbeat_seconds=0.0) if self.fault == "no_heartbeat" else self.limits
             session_id = "a/b" if self.fault == "bad_session_id" else "s1"
             version = 2 if self.fault == "welcome_version" else 1
-            self.send(rlx.Welcome("s1", "none", LIMITS), rlx.Welcome(session_id, "none", limits, version))
+            asked = event.out_of_step
+            said = asked or self.fault == "unasked_out_of_step"
+            correct = rlx.Welcome("s1", "none", LIMITS, out_of_step=asked)
+            self.send(correct, rlx.Welcome(session_id, "none", limits, version, out_of_step=said))
         elif isinstance(event, rlx.Init):
             self.returns = np.zeros(self.hello.environments)
-            self.between = np.zeros(self.hello.environments, np.bool_)
             self.act(event)
         elif isinstance(event, rlx.Step):
+            if self.fault == "checks_void_rows" and np.isnan(event.observation[0]).any():
+                self.refuse(rlx.Error(rlx.ErrorCode.INVALID_VALUE, "an observation is NaN"))
+                return
             self.count(event)
             self.act(event)
         elif isinstance(event, rlx.Reset):
-            returns = np.where(self.between, 0, self.returns + event.reward)
+            between = self.protocol.between_episodes
+            returns = np.where(False if between is None else between, 0, self.returns + event.reward)
             faulty = returns + 1 if self.fault == "wrong_returns" else returns
             self.send(rlx.EpisodeReturns(returns), rlx.EpisodeReturns(faulty))
         elif isinstance(event, rlx.Ping):
@@ -111,9 +136,11 @@ class _Connection:
         ended = (none if step.terminated is None else step.terminated) | (
             none if step.truncated is None else step.truncated
         )
-        self.returns = np.where(none if step.first is None else step.first, self.returns, self.returns + step.reward)
+        void = none if step.first is None else step.first
+        if step.idle is not None and self.fault != "counts_void_rewards":
+            void = void | step.idle & ~ended
+        self.returns = np.where(void, self.returns, self.returns + step.reward)
         self.returns[ended] = 0
-        self.between = ended & (self.hello.autoreset[0] == rlx.Autoreset.NEXT_STEP)
 
     def act(self, event: rlx.Message) -> None:
         action = least_action(event, self)  # type: ignore[arg-type]
