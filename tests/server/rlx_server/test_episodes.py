@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.server.rlx_server.workers.session import EpisodeCounter
+from relaax.server.rlx_server.workers.episodes import EpisodeCounter
 
 
 def mask(*values: int) -> np.ndarray:

@@ -2,123 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, AgentContext, Leaves, StepResult
 from relaax.metrics import check_name
-from relaax.rlx import (
-    Actions,
-    Autoreset,
-    Box,
-    Discrete,
-    Episode,
-    EpisodeReturns,
-    Hello,
-    Init,
-    Metrics,
-    Mode,
-    Reset,
-    Step,
-)
-from relaax.server.rlx_server.workers.session import AgentSession
-from support.offline_client import OfflineClient, OfflineMetrics
-from support.rlx_pair import Pair
+from relaax.rlx import Autoreset, Episode, Init, Metrics, Mode, Reset, Step
+from support.recorded_session import RecordedSession, mask, obs, rewards, values_of
 
 DISABLED, SAME, NEXT = Autoreset.DISABLED, Autoreset.SAME_STEP, Autoreset.NEXT_STEP
-SPACES = {"observation_space": Box(shape=(1,)), "action_space": Discrete(100)}
-UNUSED: Any = {"parameters": OfflineClient(), "metrics": OfflineMetrics()}
-
-
-class Recorder(AgentBase):
-    """An agent that records its calls; its actions are the number of calls."""
-
-    def __init__(self, environments: int) -> None:
-        super().__init__(
-            None,
-            AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, **UNUSED),
-        )
-        self.calls: list[Leaves | StepResult] = []
-
-    def reset(self, observations: Leaves) -> Leaves:
-        return self._record(observations)
-
-    def step(self, step: StepResult) -> Leaves:
-        return self._record(step)
-
-    def _record(self, argument: Leaves | StepResult) -> Leaves:
-        self.calls.append(argument)
-        return [np.full(self.context.environments, len(self.calls), np.int64)]
-
-    @property
-    def last(self) -> StepResult:
-        step = self.calls[-1]
-        assert isinstance(step, StepResult)
-        return step
-
-
-class LinkedSession:
-    """A session behind a pair of connections: messages pass through the wire format."""
-
-    def __init__(self, hello: Hello, agent: AgentBase, metrics: OfflineMetrics, clock: Callable[[], float]) -> None:
-        self._pair = Pair()
-        self._pair.open(hello)
-        self._session = AgentSession(self._pair.server, agent, metrics, clock)
-
-    @property
-    def episode_ended(self) -> bool:
-        return self._session.episode_ended
-
-    def init(self, message: Init) -> Actions:
-        return self._pair.server_sends(self._session.init(self._pair.client_sends(message)))
-
-    def step(self, message: Step) -> Actions:
-        return self._pair.server_sends(self._session.step(self._pair.client_sends(message)))
-
-    def reset(self, message: Reset) -> EpisodeReturns:
-        return self._pair.server_sends(self._session.reset(self._pair.client_sends(message)))
-
-    def metrics(self, message: Metrics) -> None:
-        self._session.answer(self._pair.client_sends(message))
-
-
-class RecordedSession:
-    """A session with an agent that records its calls, and metrics that are kept."""
-
-    def __init__(
-        self,
-        *autoreset: Autoreset,
-        environments: int = 2,
-        reports_episodes: bool = False,
-        mode: Mode = Mode.TRAIN,
-    ) -> None:
-        self.agent = Recorder(environments)
-        self.metrics = OfflineMetrics()
-        self.now = 0.0
-        hello = Hello(
-            **SPACES, environments=environments, autoreset=autoreset, reports_episodes=reports_episodes, mode=mode
-        )
-        self.session = LinkedSession(hello, self.agent, self.metrics, clock=lambda: self.now)
-
-
-def obs(*values: float) -> Leaves:
-    return [np.array(values, np.float32).reshape(-1, 1)]
-
-
-def values_of(leaves: Leaves | None) -> list[float]:
-    assert leaves is not None
-    return leaves[0][:, 0].tolist()
-
-
-def rewards(*values: float) -> np.ndarray:
-    return np.array(values, np.float64)
-
-
-def mask(*values: int) -> np.ndarray:
-    return np.array(values, np.bool_)
 
 
 def test_init_resets_the_agent_and_returns_its_actions() -> None:
@@ -138,7 +28,7 @@ def test_omitted_masks_are_false_for_all_environments() -> None:
     assert values_of(step.observations) == [5, 6]
     for each in (step.terminated, step.truncated, step.first):
         assert each.tolist() == [False, False]
-        assert each.dtype == np.bool_
+        assert each.dtype == bool
     assert step.final_observations is None
     assert not recorded.session.episode_ended
     assert recorded.metrics.episodes == []

@@ -32,6 +32,7 @@ def test_answers_to_steps_give_act_and_turnaround_times() -> None:
     measures.record_answer(STEP, ACTIONS, 2.0, 2.01)
     measures.record_answer(Ping(1), Pong(1), 2.015, 2.016)  # a ping may come between two steps
     measures.record_answer(STEP, ACTIONS, 2.03, 2.05)
+    measures.record_answer(STEP, ACTIONS, 2.5, 2.6, void=True)  # the agent did not get this step
     measures.record_answer(RESET, RETURNS, 3.0, 3.1)
     measures.record_answer(INIT, ACTIONS, 9.0, 9.1)
     measures.record_answer(STEP, ACTIONS, 9.2, 9.3)

@@ -1,9 +1,9 @@
-"""Conversion of a connection's messages for its agent, and measurements of episodes and latency. No I/O."""
+"""Conversion of a connection's messages for its agent, and measurements of latency. No I/O."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,8 @@ from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx.metric_names import normalize_name
+from relaax.server.rlx_server.workers.episodes import EpisodeCounter, ReportedStarts
+from relaax.server.rlx_server.workers.void_rows import ValidObservations, void_actions
 
 Mask = npt.NDArray[np.bool_]
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
@@ -23,55 +25,12 @@ REPORT_SECONDS = 0.5
 """Minimum time between two reports, in seconds. Each report wakes a thread."""
 
 
-class EpisodeCounter:
-    """The current episodes of N environments: return, length and start time (in seconds of one clock)."""
-
-    def __init__(self, environments: int) -> None:
-        self.returns = np.zeros(environments, np.float64)
-        self._steps = 0
-        self._before = np.zeros(environments, np.int64)  # steps before the episode
-        self._started_at = np.zeros(environments, np.float64)
-        self._partial = np.zeros(environments, np.bool_)
-
-    def start(self, partial: Mask | None, now: float = 0.0) -> None:
-        """Start an episode in every environment. Where `partial` (bool [N]), the episode was already in progress."""
-        self._started_at[:] = now
-        self.returns[:] = 0
-        self._before[:] = self._steps
-        self._partial[:] = False if partial is None else partial
-
-    def count(self, rewards: npt.NDArray[np.float64], valid: Mask | None) -> None:
-        """Add the rewards of a step, float64 [N], where `valid` (bool [N]); everywhere if `valid` is None.
-
-        Rewards of RLX are at most `MAX_REWARD`: a sum needs 10^15 of them to exceed `MAX_NUMBER`.
-        """
-        if valid is not None:
-            rewards = np.where(valid, rewards, 0.0)
-            self._before += ~valid
-        self._steps += 1
-        self.returns += rewards
-
-    def set_start(self, first: Mask, now: float) -> None:
-        """Set the start time of episodes where `first` (bool [N]), which start after the previous ones have ended."""
-        self._started_at[first] = now
-
-    def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
-        """Yield return, length and seconds of each ended episode that is not partial. Reset all ended episodes."""
-        for index in np.flatnonzero(ended).tolist():
-            if not self._partial[index]:
-                length = self._steps - int(self._before[index])
-                yield float(self.returns[index]), length, now - float(self._started_at[index])
-        self.returns[ended] = 0
-        self._before[ended] = self._steps
-        self._started_at[ended] = now
-        self._partial[ended] = False
-
-
 class AgentSession:
-    """The agent of a connection. Messages of both autoreset modes are converted to `algorithm_base.StepResult`.
+    """The agent of a connection. Messages of all autoreset modes are converted to `algorithm_base.StepResult`.
 
     `connection` must have received each message before this object does. It records which environments are between
-    episodes.
+    episodes. With `Welcome.out_of_step` the agent gets no message in which all rows are void: its first `reset` waits
+    until an environment plays.
     """
 
     def __init__(
@@ -81,8 +40,8 @@ class AgentSession:
         metrics: MetricsRecorder,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        hello = connection.hello
-        assert hello is not None, "a session begins after the handshake"
+        hello, welcome = connection.hello, connection.welcome
+        assert hello is not None and welcome is not None, "a session begins after the handshake"
         self._connection = connection
         self._agent = agent
         self._metrics = metrics
@@ -93,57 +52,104 @@ class AgentSession:
         self._none.flags.writeable = False  # shared by steps without marked environments
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
+        self._has_next_step = bool(self._next_step.any())
         self._episodes = EpisodeCounter(hello.environments)
-        self._reported_starts: list[float | None] = [None] * hello.environments
+        self._reported_starts = ReportedStarts(hello.environments)
+        self._was_reset = False  # whether the agent was
         self._ended_by_reset: tuple[rlx.Reset, Mask] | None = None
         """The last reset, and the environments that were between episodes at that time."""
+        self._valid: ValidObservations | None = None
+        self.void_answer: rlx.Actions | None = None
+        """The answer to messages that the agent does not get; None without `Welcome.out_of_step`."""
+        if welcome.out_of_step:
+            self._valid = ValidObservations()
+            self.void_answer = rlx.Actions(void_actions(hello.action_space, hello.environments))
         self.episode_ended = False
         """Whether the last init, step or reset ended an episode."""
 
     def init(self, message: rlx.Init) -> rlx.Actions:
-        """Start an episode in every environment and return its first actions.
+        """Start an episode in every environment that is not idle, and return the first actions.
 
         The transition before a reset needs this observation, so the agent gets the reset and this init as one step.
         """
         self.episode_ended = False
-        self._episodes.start(message.partial, self._clock())
+        now, idle = self._clock(), _none_if_empty(message.idle)
+        self._episodes.start(message.partial, now)
         if self._client_reports_episodes:
-            self._set_reported_starts(message.partial)
+            self._reported_starts.init(message.partial, idle, now)
+        observations = message.observation
+        if self._valid is not None:
+            observations = self._valid.replace(observations, idle)
         if self._ended_by_reset is None:
-            return rlx.Actions(self._agent.reset(message.observation))
+            return self._reset_agent(observations, idle)
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
-        step = StepResult(reset.reward, message.observation, ~(truncated | between), truncated, between)
+        first = between if idle is None else between & ~idle
+        step = StepResult(reset.reward, observations, ~(truncated | between), truncated, first, unwanted=idle)
         step.final_observations = reset.final_observation
-        return rlx.Actions(self._agent.step(step))
+        return self._step_agent(step)
 
     def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
-        if message.terminated is message.truncated is message.first is None and not self._client_reports_episodes:
+        unmarked = message.terminated is message.truncated is message.first is message.idle is None
+        if unmarked and not self._client_reports_episodes:
             return self._plain_step(message)
         terminated = self._none if message.terminated is None else message.terminated
         truncated = self._none if message.truncated is None else message.truncated
-        if message.first is None:
-            first = self._none
+        first = self._none if message.first is None else message.first
+        idle = _none_if_empty(message.idle)
+        unwanted = idle
+        if self._has_next_step and terminated is not truncated:
+            waiting = (terminated | truncated) & self._next_step
+            unwanted = _none_if_empty(waiting if idle is None else waiting | idle)
+        step = StepResult(message.reward, message.observation, terminated, truncated, first, unwanted=unwanted)
+        if self._valid is not None:
+            # The observation of a NEXT_STEP environment that leaves is its final one.
+            step.observations = self._valid.replace(
+                step.observations, None if idle is None else _none_if_empty(idle & ~(step.ended & self._next_step))
+            )
+        if first is self._none and step.held is None:
             self._episodes.count(message.reward, None)
         else:
-            first = message.first
-            self._episodes.count(message.reward, ~first)
-            self._episodes.set_start(first, self._clock())
-        step = StepResult(message.reward, message.observation, terminated, truncated, first)
+            self._episodes.count(message.reward, step.acted)
+            now = self._clock()
+            self._episodes.set_start(first, now)
+            if self._client_reports_episodes:
+                self._reported_starts.begin(first, now)
         self.episode_ended = bool(step.ended.any())
         if self._client_reports_episodes or self.episode_ended:
-            self._report_episodes(step.ended, message.episodes)
+            self._report_episodes(step.ended, message.episodes, self._none if unwanted is None else unwanted)
         if self.episode_ended:
-            step.final_observations = self._final_observations(message, step.ended)
-        return rlx.Actions(self._agent.step(step))
+            step.final_observations = self._final_observations(message, step)
+        if self._was_reset:
+            return self._step_agent(step)
+        return self._reset_agent(step.observations, idle)
 
     def _plain_step(self, message: rlx.Step) -> rlx.Actions:
-        """Handle a step without episode starts or ends, as most steps are."""
+        """Handle a step without episode starts or ends, and without idle environments, as most steps are."""
         none = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
+        if self._valid is not None:
+            self._valid.latest = message.observation
         return rlx.Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
+
+    def _reset_agent(self, observations: Leaves, idle: Mask | None) -> rlx.Actions:
+        """Begin the agent's first episodes, once an environment is not idle."""
+        if idle is not None and idle.all():
+            assert self.void_answer is not None, "only connections out of step have idle environments"
+            return self.void_answer
+        self._was_reset = True
+        return rlx.Actions(self._agent.reset(observations))
+
+    def _step_agent(self, step: StepResult) -> rlx.Actions:
+        """Pass the step to the agent, unless all rows are held: then there is no outcome, and no action is needed."""
+        if step.held is not None:
+            if step.held.all():
+                assert self.void_answer is not None, "only connections out of step have held rows"
+                return self.void_answer
+            step.rewards = np.where(step.held, 0.0, step.rewards)
+        return rlx.Actions(self._agent.step(step))
 
     def reset(self, message: rlx.Reset) -> rlx.EpisodeReturns:
         """End the episode of every environment and return their returns."""
@@ -153,8 +159,9 @@ class AgentSession:
         self.episode_ended = bool(in_progress.any())
         self._episodes.count(message.reward, in_progress)
         returns = self._episodes.returns.copy()
-        self._report_episodes(in_progress, message.episodes)
-        self._ended_by_reset = message, between
+        self._report_episodes(in_progress, message.episodes, ~self._none)
+        if self._was_reset:
+            self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)
 
     def answer(self, message: rlx.Message) -> rlx.ServerMessage | None:
@@ -170,22 +177,16 @@ class AgentSession:
             return None
         return rlx.Pong(message.nonce) if isinstance(message, rlx.Ping) else None
 
-    def _report_episodes(self, ended: Mask, own: Sequence[rlx.Episode]) -> None:
+    def _report_episodes(self, ended: Mask, own: Sequence[rlx.Episode], wait: Mask) -> None:
+        """Record the episodes that ended. `wait`: where the next episode may start later, bool [N]."""
         for episode in own if self._client_reports_episodes else ():
-            now, started = self._clock(), self._reported_starts[episode.environment]
-            self._reported_starts[episode.environment] = now
-            self._record_episode(episode.episode_return, episode.length, None if started is None else now - started)
+            at = episode.environment
+            seconds = self._reported_starts.end(at, bool(wait[at]), self._clock())
+            self._record_episode(episode.episode_return, episode.length, seconds)
         if self.episode_ended:
             for episode_return, length, seconds in self._episodes.end(ended, self._clock()):
                 if not self._client_reports_episodes:
                     self._record_episode(episode_return, length, seconds)
-
-    def _set_reported_starts(self, partial: Mask | None) -> None:
-        """Set the start times of client-reported episodes where they are not set and the episode is not partial."""
-        now = self._clock()
-        for index, started in enumerate(self._reported_starts):
-            if started is None and (partial is None or not partial[index]):
-                self._reported_starts[index] = now
 
     def _record_episode(self, episode_return: float, length: int, seconds: float | None) -> None:
         """Record a whole episode. Exploit mode uses separate scalars, because it does not measure training."""
@@ -199,17 +200,40 @@ class AgentSession:
             self._metrics.scalar(f"{prefix}seconds", seconds)
             self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
-    def _final_observations(self, message: rlx.Step, ended: Mask) -> Leaves:
+    def _final_observations(self, message: rlx.Step, step: StepResult) -> Leaves:
         """Return the final observations: those sent with the step or, with NEXT_STEP, the observation itself."""
         if message.final_observation is None:
-            return message.observation
-        here = ended & self._next_step
+            return step.observations
+        here = step.ended & self._next_step
         if not here.any():
             return message.final_observation
         final = [leaf.copy() for leaf in message.final_observation]
-        for leaf, observation in zip(final, message.observation, strict=True):
+        for leaf, observation in zip(final, step.observations, strict=True):
             leaf[here] = observation[here]
         return final
+
+
+def _none_if_empty(mask: Mask | None) -> Mask | None:
+    return mask if mask is not None and mask.any() else None
+
+
+def env_steps_of(message: rlx.Message, environments: int, connection: rlx.ServerConnection) -> int:
+    """Return the number of completed actions whose outcome is in `message`, which `connection` received last."""
+    if type(message) is rlx.Reset:
+        between = connection.between_episodes
+        return environments if between is None else environments - int(np.count_nonzero(between))
+    if type(message) is not rlx.Step:
+        return 0
+    first, idle = message.first, message.idle
+    if first is idle is None:
+        return environments
+    void = 0 if first is None else int(np.count_nonzero(first))
+    if idle is not None:
+        held = idle
+        for ended in (message.terminated, message.truncated):
+            held = held if ended is None else held & ~ended
+        void += int(np.count_nonzero(held))
+    return environments - void
 
 
 def agent_failure(error: Exception, source: Path) -> str:
@@ -238,9 +262,14 @@ class WorkerMetrics:
         self._turnarounds: list[float] = []
         self._reported_at = 0.0
 
-    def record_answer(self, message: rlx.Message, answer: rlx.ServerMessage, read_at: float, now: float) -> None:
-        """Record that `message`, read completely at `read_at`, was answered at `now` (seconds of one clock)."""
-        if type(message) is rlx.Step:
+    def record_answer(
+        self, message: rlx.Message, answer: rlx.ServerMessage, read_at: float, now: float, void: bool = False
+    ) -> None:
+        """Record that `message`, read completely at `read_at`, was answered at `now` (seconds of one clock).
+
+        `void`: whether the agent did not get the message. Such a step is not measured.
+        """
+        if type(message) is rlx.Step and not void:
             self._acts.append(now - read_at)
             if self._acted_at is not None:
                 self._turnarounds.append(read_at - self._acted_at)

@@ -53,7 +53,13 @@ from relaax.server.rlx_server.connection.peer import (
 from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, WELCOMED, WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientAdmission, client_label
 from relaax.server.rlx_server.workers.plan import WorkerPlan
-from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, record_client_metrics
+from relaax.server.rlx_server.workers.session import (
+    AgentSession,
+    WorkerMetrics,
+    agent_failure,
+    env_steps_of,
+    record_client_metrics,
+)
 from relaax.transport.process_resources import share_one_arena
 
 _log = logging.getLogger(__name__)
@@ -69,7 +75,6 @@ INTERRUPT = signal.SIGUSR1
 """Signal from the heartbeat to the main thread of a busy worker that must end."""
 MAX_RANGES = 8
 _Result = TypeVar("_Result")
-_STEPS = (rlx.Step, rlx.Reset)
 _REQUESTS = (rlx.Init, rlx.Step, rlx.Reset, rlx.Ping, rlx.Bye)  # these prove that the client reads, or has disconnected
 
 
@@ -245,7 +250,12 @@ class Worker:
         label, actors = client_label(hello, who), _ranges(registered.actors)
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", label, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
-        self._peer.answer(rlx.Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
+        out_of_step = hello.out_of_step and bool(plan.algorithm.Agent.out_of_step)
+        if hello.out_of_step and not out_of_step:
+            _log.info("%s needs environments out of step; the algorithm %s has none", label, plan.algorithm.name)
+        self._peer.answer(
+            rlx.Welcome(session_id, plan.algorithm.name, limits, server_version=__version__, out_of_step=out_of_step)
+        )
         init = self._await_init(client.metrics)
         if init is None:
             return EXIT_DONE
@@ -264,6 +274,7 @@ class Worker:
                 metrics=client.metrics,
                 replay=replay,
                 client=label,
+                out_of_step=out_of_step,
             )
             agent = self._run_interruptibly(plan.algorithm.Agent, plan.config, context)
             ended.callback(agent.close)
@@ -277,7 +288,7 @@ class Worker:
         self._reports.send(WELCOMED)
         self._peer.watch_reports(self._reports.descriptor)
         while True:
-            message = self._receive(0)
+            message = self._receive()
             if isinstance(message, rlx.Init):
                 self._peer.may_lose_place = False
                 self._reports.send(PROVEN)
@@ -289,13 +300,13 @@ class Worker:
             elif isinstance(message, rlx.Ping):
                 self._peer.send(rlx.Pong(message.nonce))
 
-    def _receive(self, environments: int) -> rlx.Message:
-        """Return the next message, after a pause if the client exceeds its quota. `environments`: steps per message.
+    def _receive(self) -> rlx.Message:
+        """Return the next message, after a pause if the client exceeds its quota.
 
         During the pause the client waits for its answer, and the heartbeat keeps the connection alive.
         """
         message = self._peer.receive(self._limits.idle_timeout_seconds)
-        steps = environments if type(message) in _STEPS else 0
+        steps = env_steps_of(message, self._environments, self._peer.connection)
         wait = self._meter.charge(steps, self._peer.transferred)
         if wait:
             self._peer.throttled = True
@@ -318,13 +329,13 @@ class Worker:
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
-        environments = self._environments
         while not isinstance(message, rlx.Bye):
             answer = self._run_interruptibly(session.answer, message)
+            void = answer is not None and answer is session.void_answer
             if answer is not None:
                 self._peer.answer(answer)
-                measures.record_answer(message, answer, self._peer.read_at, time.monotonic())
-            if learns and isinstance(answer, rlx.Actions):
+                measures.record_answer(message, answer, self._peer.read_at, time.monotonic(), void)
+            if learns and isinstance(answer, rlx.Actions) and not void:
                 self._run_between_messages(agent.learn)
             if to_flush is not None:
                 self._run_between_messages(to_flush.flush)
@@ -332,7 +343,7 @@ class Worker:
                 reason = STOPPING if self._meter.must_disconnect else f"{TIME_LIMIT} {timeout:g} s"
                 self._peer.refuse(rlx.ErrorCode.REBALANCING, reason)
                 break
-            message = self._receive(environments)
+            message = self._receive()
         return EXIT_DONE
 
     def _run_between_messages(self, work: Callable[[], None]) -> None:
