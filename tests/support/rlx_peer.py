@@ -87,11 +87,12 @@ class PeerConnection:
         self.send(rlx.Error(code, sentence, retry_after_seconds=retry_after))
         self.close()
 
-    def welcome(self, session_id: str = "session-1", **limits: Any) -> rlx.Hello:
-        """Receive the hello, send the welcome, and return the hello."""
+    def welcome(self, session_id: str = "session-1", out_of_step: bool = True, **limits: Any) -> rlx.Hello:
+        """Receive the hello, send the welcome, and return the hello. `out_of_step`: whether the server supports it."""
         hello: rlx.Hello = self.expect(rlx.Hello)
         granted = rlx.Limits(**limits) if limits else self.connection.limits
-        self.send(rlx.Welcome(session_id=session_id, algorithm="scripted", limits=granted))
+        out_of_step = out_of_step and hello.out_of_step
+        self.send(rlx.Welcome(session_id, "scripted", granted, out_of_step=out_of_step))
         return hello
 
     def answer(self) -> rlx.Message:

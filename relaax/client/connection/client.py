@@ -76,6 +76,7 @@ class ClientBase:
         report_latency: float | None = 5.0,
         _environments: int = 1,
         _autoreset: Sequence[rlx.Autoreset] = (rlx.Autoreset.DISABLED,),
+        _out_of_step: bool = False,
     ) -> None:
         if mode not in ("train", "exploit"):
             raise ValueError(f"mode is {mode!r}: choose train or exploit")
@@ -91,6 +92,7 @@ class ClientBase:
             environment=environment,
             frame_skip=frame_skip,
             reports_episodes=reports_episodes,
+            out_of_step=_out_of_step,
         )
         timeouts = Timeouts(connect_timeout, response_timeout, retry_seconds)
         security = tls_context(tls, tls_ca)

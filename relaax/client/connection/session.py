@@ -240,6 +240,12 @@ class Session:
         )
         try:
             welcome = self._request(self._hello, rlx.Welcome)
+            if self._hello.out_of_step and not welcome.out_of_step:
+                raise ConnectionInterrupted(
+                    "the server does not support environments out of step: its version is too old, or its algorithm "
+                    f"{welcome.algorithm} does not",
+                    retryable=False,
+                )
         except BaseException:  # refused, or interrupted
             self._abort()
             raise

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from relaax import rlx
 from relaax.client.connection.client import ClientBase
 from relaax.client.connection.failure import require_known
+from relaax.client.connection.turns import Turns
 from relaax.client.connection.values import fill_rows
 
 Autoreset = Literal["same_step", "next_step", "disabled"]
@@ -48,6 +49,8 @@ class VectorClient(ClientBase):
     the first state of the next episode, and `final_states` the last state of the ended one. "next_step": `states`
     holds the final state; in the next message, `first` is true where the state starts an episode, and the reward there
     is void. "disabled": all episodes end together, with reset.
+    `out_of_step`: whether environments may be idle: they wait for a turn, act at different rates, appear or end. The
+    algorithm must support it, otherwise the first connection raises Failure.
 
     Usage::
 
@@ -55,10 +58,31 @@ class VectorClient(ClientBase):
         while ...:
             actions = client.step(rewards, states, terminated, truncated, final_states=..., first=...)
 
-    Lost connections and errors are handled as in `Client`.
+    With `out_of_step`, `idle` marks the environments that want no action; theirs is void::
+
+        actions = client.init(states, idle)       # an idle environment is between two episodes
+        while ...:
+            actions = client.step(rewards, states, terminated, truncated, final_states=..., idle=idle)
+
+    - Playing and idle: the last action is still in progress. Reward and state are void. The next step that is not idle
+      has the sum of the rewards since that action.
+    - Ended and idle: the action ended the episode, and no next one begins. In "same_step" mode the state is void.
+    - Not idle after that, or after an init in which it was idle: the state starts an episode, and the reward is void.
+
+    A void state is any state of the right dtype and shape. `first` is not needed.
+
+    Lost connections and errors are handled as in `Client`. The outcome of an action in progress is lost too.
     """
 
-    def __init__(self, address: str, *, environments: int, autoreset: Autoreset = "same_step", **settings: Any) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        environments: int,
+        autoreset: Autoreset = "same_step",
+        out_of_step: bool = False,
+        **settings: Any,
+    ) -> None:
         require_known(VectorClient.__init__, settings, ClientBase.__init__)
         if environments < 1:
             raise ValueError(f"environments is {environments}: it must be at least 1")
@@ -66,16 +90,26 @@ class VectorClient(ClientBase):
         if autoreset not in modes:
             raise ValueError(f"autoreset is {autoreset!r}: choose one of {', '.join(modes)}")
         self._autoreset = modes[autoreset]
-        super().__init__(address, _environments=environments, _autoreset=(self._autoreset,), **settings)
+        super().__init__(
+            address,
+            _environments=environments,
+            _autoreset=(self._autoreset,),
+            _out_of_step=out_of_step,
+            **settings,
+        )
+        self._turns = Turns(environments, self._autoreset) if out_of_step else None
         self._returns: npt.NDArray[np.float64] = np.zeros(environments)
         self._between: rlx.Mask | None = None  # where NEXT_STEP episodes ended with the last step
         self._lost_ends: _LostEnds | None = None
 
-    def init(self, states: Any) -> Any:
-        """Begin an episode in every environment. Return the first actions, [N, ...]."""
+    def init(self, states: Any, idle: npt.ArrayLike | None = None) -> Any:
+        """Begin an episode in every environment that is not idle. Return the first actions, [N, ...]."""
         self._prepare_episode()
-        actions = self._session.start(rlx.Init(self._observe.to_leaves(states, 1)))
+        rests = None if idle is None else self._idle(idle)
+        actions = self._session.start(rlx.Init(self._observe.to_leaves(states, 1), idle=rests))
         self._in_episode = True
+        if self._turns is not None:
+            self._turns.init(rests)
         self._returns[:] = 0.0
         self._between = self._lost_ends = None
         return self._act.from_leaves(iter(actions.action), False)
@@ -89,19 +123,24 @@ class VectorClient(ClientBase):
         final_states: Any = None,
         first: npt.ArrayLike | None = None,
         episodes: Sequence[rlx.Episode] = (),
+        idle: npt.ArrayLike | None = None,
     ) -> Any:
         """Send the outcome of the last actions. Return the next actions, [N, ...].
 
         Where both `terminated` and `truncated` are true, the episode counts as terminated.
         `final_states`: a batch; or an object array with one state for each environment, None where no episode ended
         (gymnasium's `infos["final_obs"]`). It is required in "same_step" mode where an episode was truncated.
+        `idle`: where no next action is wanted; only with `out_of_step`.
         """
         self._check_in_episode()
-        rewards = _rewards(rewards)
+        rewards = _rewards(rewards, len(self._returns))
         leaves = self._observe.to_leaves(states, 1)
         over, cut = _masks(terminated, truncated)
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
+        rests = None if idle is None else self._idle(idle)
+        if self._turns is not None:
+            return self._step_out_of_step(self._turns, rewards, leaves, over, cut, final, begun, rests, episodes)
         actions = None
         if self._lost_ends is None:
             actions = self._session.step(rlx.Step(rewards, leaves, over, cut, final, begun, episodes))
@@ -111,6 +150,45 @@ class VectorClient(ClientBase):
         if actions is None:
             self._interrupted = True
             actions = self._restart(leaves, over, cut, begun)
+        return self._act.from_leaves(iter(actions.action), False)
+
+    def _step_out_of_step(
+        self,
+        turns: Turns,
+        rewards: rlx.Rewards,
+        leaves: rlx.Leaves,
+        over: rlx.Mask | None,
+        cut: rlx.Mask | None,
+        final: rlx.Leaves | None,
+        begun: rlx.Mask | None,
+        idle: rlx.Mask | None,
+        episodes: Sequence[rlx.Episode],
+    ) -> Any:
+        for name, mask in (("terminated", over), ("truncated", cut), ("first", begun)):
+            self._check_shape(name, mask)
+        marks = turns.marks(over, cut, begun, idle)
+        sent = rewards if marks.void is None else np.where(marks.void, 0.0, rewards)
+        actions = self._session.step(
+            rlx.Step(
+                sent,
+                leaves,
+                marks.terminated,
+                marks.truncated,
+                final if marks.truncated is not None else None,
+                marks.first,
+                episodes,
+                marks.idle,
+            )
+        )
+        if actions is None:
+            self._interrupted = True
+            partial, away, marks = turns.restart(marks, idle)
+            actions = self._session.start(rlx.Init(leaves, partial, away))
+        self._returns += rewards if marks.uncounted is None else np.where(marks.uncounted, 0.0, rewards)
+        for mask in (over, cut):
+            if mask is not None:
+                self._returns[mask] = 0.0
+        turns.commit(marks)
         return self._act.from_leaves(iter(actions.action), False)
 
     def reset(
@@ -123,18 +201,22 @@ class VectorClient(ClientBase):
         """End the episode of every environment with the rewards of the last actions. Return the returns, [N].
 
         `truncated`: true where the episode was cut off, not ended by the task's rule. Then `final_states`, a batch, is
-        required. Where an episode ended with the previous step ("next_step" mode), the reward is void and the return
-        is 0.
+        required. Where an environment is between two episodes, reward and final state are void, and the return is 0.
         """
         self._check_in_episode()
-        rewards = _rewards(rewards)
+        rewards = _rewards(rewards, len(self._returns))
         cut = _mask(truncated)
         if cut is not None and final_states is None:
             raise ValueError(_FINAL_STATES_MISSING)
         final = None if final_states is None else self._observe.to_leaves(final_states, 1)
         if self._between is not None:
             rewards = np.where(self._between, 0.0, rewards)
-        message = rlx.Reset(rewards, cut, final, episodes)
+        sent = rewards
+        if self._turns is not None:
+            self._check_shape("truncated", cut)
+            rewards, sent, cut = self._turns.reset(rewards, cut)
+            final = None if final is None else self._turns.fill_away(final)
+        message = rlx.Reset(sent, cut, final, episodes)
         answer = self._session.reset(
             message if self._lost_ends is None else self._add_lost_ends(message, self._lost_ends)
         )
@@ -144,6 +226,19 @@ class VectorClient(ClientBase):
         if answer is not None and not self._interrupted:
             returns = answer.episode_return
         return returns
+
+    def _idle(self, idle: npt.ArrayLike) -> rlx.Mask | None:
+        """Return `idle` as an array; None if it is all false. Raises ValueError."""
+        mask = _mask(idle)
+        if mask is not None and self._turns is None:
+            raise ValueError("idle marks an environment: create the client with VectorClient(..., out_of_step=True)")
+        self._check_shape("idle", mask)
+        return mask
+
+    def _check_shape(self, name: str, mask: rlx.Mask | None) -> None:
+        n = len(self._returns)
+        if mask is not None and mask.shape != (n,):
+            raise ValueError(f"{name} has shape {list(mask.shape)}: it must hold one flag for each of {n} environments")
 
     def _add_up(
         self, rewards: rlx.Rewards, over: rlx.Mask | None, cut: rlx.Mask | None, begun: rlx.Mask | None
@@ -218,11 +313,11 @@ class VectorClient(ClientBase):
         return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
 
 
-def _rewards(rewards: npt.ArrayLike) -> rlx.Rewards:
-    """Return the rewards as float64 [N]. Raises ValueError if they are not numbers."""
+def _rewards(rewards: npt.ArrayLike, environments: int) -> rlx.Rewards:
+    """Return the rewards as float64 [N]. Raises ValueError if they are not N numbers."""
     try:
         array = np.asarray(rewards)
-        if array.dtype.kind in "biuf" and array.ndim == 1:
+        if array.dtype.kind in "biuf" and array.shape == (environments,):
             return array.astype(np.float64, copy=False)
     except ValueError:  # lists of different lengths
         pass
