@@ -85,6 +85,11 @@ WEBSOCKET_PY = "relaax/server/rlx_server/connection/channel.py"
 LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
 PLACES_PY = "relaax/server/rlx_server/listening/admission.py"
 SESSION_PY = "relaax/server/rlx_server/workers/session.py"
+WORKER_PY = "relaax/server/rlx_server/workers/worker.py"
+VOID_ROWS_PY = "relaax/server/rlx_server/workers/void_rows.py"
+TURNS_PY = "relaax/client/connection/turns.py"
+OUT_OF_STEP = "tests/server/rlx_server/test_out_of_step.py"
+TURNS = "tests/client/test_turns.py"
 STRIKES_PY = "relaax/server/security/strikes.py"
 READING_PY = "relaax/server/ports/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
@@ -1208,7 +1213,7 @@ ERRORS = (
     planted(
         "void-statistics",
         "observations without an action enter the statistics",
-        [(NORMALIZATION_PY, "acted = ~step.first", "acted = np.ones_like(step.first)")],
+        [(NORMALIZATION_PY, "acted = step.acted", "acted = np.ones_like(step.first)")],
         CONT_GRADIENT,
     ),
     planted(
@@ -1863,11 +1868,84 @@ ERRORS = (
         [
             (
                 "relaax/server/rlx_server/workers/session.py",
-                "count(message.reward, ~first)",
-                "count(message.reward, ~self._none)",
+                "count(message.reward, step.acted)",
+                "count(message.reward, None)",
             )
         ],
         "tests/server/rlx_server/test_session.py",
+    ),
+    # Environments out of step.
+    planted(
+        "void-observation-seen",
+        "the agent gets the void observation of an idle environment",
+        [(VOID_ROWS_PY, "copy[void] = other[void]", "pass")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "stale-valid-observation",
+        "a void observation is replaced by that of an earlier step, if the steps since then were plain",
+        [(SESSION_PY, "            self._valid.latest = message.observation\n", "            pass\n")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "leaving-row-held",
+        "the outcome of an action that ends an episode is dropped if no next action is wanted",
+        [(SESSION_PY, "if step.held.all():", "if step.unwanted is not None and step.unwanted.all():")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "early-agent-reset",
+        "an agent is reset before an environment plays",
+        [(SESSION_PY, "if idle is not None and idle.all():", "if False:")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "idle-steps-charged",
+        "idle environments count as steps of the client",
+        [(SESSION_PY, "return environments - void", "return environments")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "seconds-since-idle",
+        "the seconds of an episode include those before its environment comes",
+        [(SESSION_PY, "self._episodes.set_start(first, now)", "pass")],
+        OUT_OF_STEP,
+    ),
+    planted(
+        "learning-without-a-step",
+        "an agent learns after a message that it did not get",
+        [(WORKER_PY, "isinstance(answer, rlx.Actions) and not void", "isinstance(answer, rlx.Actions)")],
+        TURNS,
+    ),
+    planted(
+        "end-of-a-lost-action",
+        "the client sends the end of an episode whose action was lost with a connection",
+        [(TURNS_PY, "unsent = ended & self.lost if self._ends_in_steps else none", "unsent = none")],
+        TURNS,
+    ),
+    planted(
+        "lost-action-awaited",
+        "after a lost connection, an environment whose action was lost gets no action for its next state",
+        [(TURNS_PY, "replace(marks, lost=_none_if_empty(lost))", "replace(marks, lost=None)")],
+        TURNS,
+    ),
+    planted(
+        "lost-action-twice",
+        "after a lost connection, an environment whose action is in progress gets another one",
+        [
+            (
+                TURNS_PY,
+                "_none_if_empty(partial), _none_if_empty(away | lost)",
+                "_none_if_empty(partial), _none_if_empty(away)",
+            )
+        ],
+        TURNS,
+    ),
+    planted(
+        "rest-of-an-episode-whole",
+        "the rest of an episode after a lost connection is reported as a whole one",
+        [(TURNS_PY, "partial = ~(away | (none", "partial = none & (away | (none")],
+        TURNS,
     ),
     # The protocol core and the client.
     planted(
