@@ -104,6 +104,9 @@ def test_sanitizer_finding_fails_the_fuzzer(tmp_path: Path) -> None:
 
 FAULTS = {
     "omits_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->rows);\n", ""),
+    "omits_idle": ("out_of_step_same_step_protobuf", "    rlx__put_mask(c, 8, idle);\n", ""),
+    "first_while_idle": ("out_of_step_same_step_protobuf", "c->between[i] && !rlx__on(idle, i);", "c->between[i];"),
+    "checks_void_rows": ("out_of_step_next_step_protobuf", "c->rows[i] = !rlx__on(idle, i) ||", "c->rows[i] = 1 ||"),
     "unsorted_keys": (
         "key_order_protobuf",
         "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",
