@@ -133,7 +133,7 @@ export class Leaf {
   pack(values, count, name = "the observation", hidden = []) {
     let typed = values;
     if (values instanceof ArrayBuffer) typed = new this.Type(values);
-    else if (!(values instanceof this.Type)) typed = this.#converted(values, name);
+    else if (!(values instanceof this.Type)) typed = this.#converted(values, name, hidden);
     if (typed.length !== count * this.elements) {
       const needed = count === 1 ? this.elements : `${count} x ${this.elements} for ${count} environments`;
       throw new RangeError(`${name} has ${typed.length} elements; ${needed} are needed`);
@@ -146,9 +146,11 @@ export class Leaf {
     return new Uint8Array(typed.buffer, typed.byteOffset, typed.byteLength);
   }
 
-  #converted(values, name) {
-    if (typeof values?.[Symbol.iterator] !== "function" && !(values?.length >= 0))
-      throw new RangeError(`${name} is ${values}; a list of ${this.space.dtype} is needed`);
+  #converted(given, name, hidden) {
+    if (typeof given?.[Symbol.iterator] !== "function" && !(given?.length >= 0))
+      throw new RangeError(`${name} is ${given}; a list of ${this.space.dtype} is needed`);
+    const free = this.float || !hidden.includes(true); // every value converts to a float
+    const values = free ? given : Array.from(given, (one, i) => (hidden[Math.floor(i / this.elements)] ? 0 : one));
     if (this.space.dtype === "float16") throw new RangeError("float16 must be a Uint16Array of its bits");
     const typed = this.large ? this.Type.from(values, (one) => BigInt(one)) : this.Type.from(values);
     const wrong = this.float ? -1 : typed.findIndex((one, i) => one != values[i]);

@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import net from "node:net";
 import test from "node:test";
-import { Client, Failed, Finished, Interrupted, VERSION, box, dict, discrete, tuple } from "../src/rlx.js";
+import { Client, Failed, Finished, Interrupted, VERSION, box, dict, discrete, multiDiscrete, tuple } from "../src/rlx.js";
 import { leavesOf } from "../src/space.js";
 import * as wire from "../src/wire.js";
 
@@ -317,6 +317,17 @@ test("idle is refused where it is not allowed", async () => {
   });
   assert.equal(told.match(/000000(2e|3[0-9a-f])1a/g).length, 1, `a refused step was sent: ${told}`);
   assert.equal(told.match(/60017801/g).length, 1, `the hello of a client in step asks for out_of_step: ${told}`);
+});
+
+test("values of hidden rows are not checked", () => {
+  const pack = (space, values, hidden) => [...leavesOf(space)[0].pack(values, 2, "it", hidden)];
+  for (const wrong of [NaN, 0.5, 256, undefined]) {
+    assert.deepEqual(pack(box("uint8", [2]), [wrong, wrong, 1, 2], [true, false]), [0, 0, 1, 2]);
+    assert.throws(() => pack(box("uint8", [2]), [wrong, wrong, 1, 2], [false, true]), RangeError);
+    assert.equal(pack(multiDiscrete([2, 3]), [1, 2, wrong, wrong], [false, true])[8], 2);
+    assert.throws(() => pack(multiDiscrete([2, 3]), [2, 1, wrong, wrong], [false, true]), RangeError);
+  }
+  assert.deepEqual(pack(box("bool", [1]), Uint8Array.of(7, 1), [true, false]), [7, 1]);
 });
 
 test("welcome must agree on outOfStep", async () => {

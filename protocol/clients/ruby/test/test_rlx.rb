@@ -245,6 +245,13 @@ class TestRLX < Minitest::Test
     assert_equal [9, 9, 1, 2], leaf.unpack(leaf.pack([9, 9, 1, 2], 2, [true, false]))
     assert_raises(ArgumentError) { leaf.pack([9, 9, 2, 1], 2, [true, false]) }
     assert_raises(ArgumentError) { leaf.pack([9, 9, 1, 2], 2, [false, true]) }
+    { uint8: [256, 0.5, nil], float32: [NAN, 1e39, nil] }.each do |dtype, wrong|
+      leaf, = RLX.box(dtype, [1]).leaves
+      wrong.each do |one|
+        assert_equal [2], leaf.unpack(leaf.pack([one, 2], 2, [true, false])).drop(1)
+        assert_raises(ArgumentError) { leaf.pack([one, 2], 2, [false, true]) }
+      end
+    end
   end
 
   def test_long_hello_omits_bounds_or_is_refused

@@ -94,7 +94,7 @@ module RLX
     # The bytes of numbers (an Array, or a String that holds them already) for n environments. The values of rows that are
     # +hidden+ are not checked.
     def pack(values, count, hidden = [])
-      data = values.is_a?(String) ? values.b : bytes_of(Array(values))
+      data = values.is_a?(String) ? values.b : bytes_of(Array(values), hidden)
       unless data.bytesize == count * @size
         raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are needed"
       end
@@ -126,15 +126,21 @@ module RLX
 
     private
 
-    def bytes_of(numbers)
+    def bytes_of(numbers, hidden)
       raise ArgumentError, "a leaf of float16 must be a String of its bytes" if @dtype == :float16
 
+      numbers = numbers.each_with_index.map { |v, i| hidden[i / @elements] && !fits?(v) ? 0 : v } if hidden.any?
       wrong = @whole && numbers.find { |v| !(v.is_a?(Integer) && @whole.cover?(v)) }
       raise ArgumentError, "a leaf of the observation has a value that is not #{@dtype}: #{wrong.inspect}" if wrong
 
       numbers.pack(@format)
     rescue TypeError, RangeError => e
       raise ArgumentError, "a leaf of the observation: #{e.message}"
+    end
+
+    # Whether the dtype has the number.
+    def fits?(value)
+      @whole ? value.is_a?(Integer) && @whole.cover?(value) : value.is_a?(Numeric)
     end
 
     def bounds(given, sign)
