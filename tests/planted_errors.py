@@ -92,7 +92,7 @@ OUT_OF_STEP = "tests/server/rlx_server/test_out_of_step.py"
 TURNS = "tests/client/test_turns.py"
 STRIKES_PY = "relaax/server/security/strikes.py"
 READING_PY = "relaax/server/ports/request_reader.py"
-EPISODES_PY = "algorithms/da3c_cont/episodes.py"
+EPISODES_PY = "algorithms/da3c/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
@@ -135,7 +135,6 @@ LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
 INPUTS_PY = "relaax/algorithm_base/inputs.py"
 EXCHANGE_PY = "relaax/algorithm_base/exchange.py"
-CONT_AGENT_PY = "algorithms/da3c_cont/agent.py"
 TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
@@ -598,7 +597,7 @@ ERRORS = (
     planted(
         "double-chosen-by-the-target",
         "the target network chooses the action of a double estimate",
-        [(TARGETS_PY, "selector_q_t.argmax(axis=-1)", "q_t.argmax(axis=-1)")],
+        [(TARGETS_PY, "masked(selector_q_t, valid).argmax(axis=-1)", "masked(q_t, valid).argmax(axis=-1)")],
         TARGETS,
         VALUE_GRADIENT,
     ),
@@ -644,7 +643,7 @@ ERRORS = (
         [
             (
                 "algorithms/_value_based/agent.py",
-                "values_of(values, self._choose_actions(self._online_values(inputs, state)))",
+                "values_of(values, self._choose_actions(self._online_values(inputs, state), valid))",
                 "values.max(axis=1)",
             )
         ],
@@ -1073,7 +1072,7 @@ ERRORS = (
     planted(
         "lambda-ignored-in-episodes",
         "advantages of whole episodes are always n-step",
-        [(CONT_AGENT_PY, "self._inputs.state), self.config.gae_lambda)", "self._inputs.state), 1.0)")],
+        [(AGENT_PY, "self._inputs.state), self.config.gae_lambda)", "self._inputs.state), 1.0)")],
         EPISODES,
     ),
     planted(
@@ -1085,14 +1084,14 @@ ERRORS = (
     planted(
         "lambda-ignored-in-episodes-with-overlap",
         "advantages of whole episodes are always n-step if a worker learns while its environments step",
-        [(CONT_AGENT_PY, "batch(None, self.config.gae_lambda)", "batch(None, 1.0)")],
+        [(AGENT_PY, "batch(None, self.config.gae_lambda)", "batch(None, 1.0)")],
         EPISODES,
     ),
     # Continuous actions.
     planted(
         "gaussian-entropy-sign",
         "the entropy of a Gaussian has the wrong sign",
-        [("relaax/nn/distributions.py", "by_variance += (0.5 * numbers", "by_variance -= (0.5 * numbers")],
+        [(DISTRIBUTIONS_PY, "by_variance += np.float32(0.5) * weights", "by_variance -= np.float32(0.5) * weights")],
         CONT_GRADIENT,
     ),
     planted(
@@ -1100,7 +1099,7 @@ ERRORS = (
         "the likelihood is that of the action clipped to its bounds",
         [
             (
-                CONT_AGENT_PY,
+                AGENT_PY,
                 "actions = self._policy.sample(outputs, self._rng)\n",
                 "actions = self._policy.sample(outputs, self._rng)\n            self._actions_of(actions)\n",
             ),
@@ -1115,7 +1114,13 @@ ERRORS = (
     planted(
         "bounds-ignored",
         "sampled actions are not clipped to their bounds",
-        [("relaax/algorithm_base/acting/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
+        [
+            (
+                "relaax/algorithm_base/acting/actions.py",
+                "within = np.minimum(np.maximum(mapped, self._low), self._high)",
+                "within = mapped",
+            )
+        ],
         CONT_CONTRACT,
     ),
     # Several choices at once, and images with additional numbers.
@@ -1222,17 +1227,17 @@ ERRORS = (
         [
             (INPUTS_PY, "self.normalized(inputs), restart", "inputs, restart"),
             (
-                CONT_AGENT_PY,
+                AGENT_PY,
                 "            inputs.newest, inputs.state,",
                 "            inputs.normalized(inputs.newest), inputs.state,",
             ),
             (
-                CONT_AGENT_PY,
+                AGENT_PY,
                 "self._actor.act(rollout.newest(), self._inputs.state, rollout.row)",
                 "self._actor.act(self._inputs.normalized(rollout.newest()), self._inputs.state)",
             ),
-            (CONT_AGENT_PY, "None if exploit else self._rollout.row", "None"),
-            (CONT_AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),
+            (AGENT_PY, "None if exploit else self._rollout.row", "None"),
+            (AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),
         ],
         CONT_GRADIENT,
     ),
@@ -1247,7 +1252,7 @@ ERRORS = (
         "statistics are collected in exploit mode",
         [
             (
-                CONT_AGENT_PY,
+                AGENT_PY,
                 "            self._use(self._exchange.pull_if_old())\n",
                 "            self._use(self._exchange.pull_if_old())\n            self._inputs.clipped_rewards(step)\n",
             ),
@@ -1354,7 +1359,7 @@ ERRORS = (
     planted(
         "removal-ignored",
         "the oldest item is evicted regardless of `removal`",
-        [("algorithms/gorila/model.py", ", _REMOVERS[config.removal])", ")")],
+        [("algorithms/gorila/model.py", ", _REMOVERS[config.removal], masks)", ", mask_size=masks)")],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(

@@ -75,9 +75,9 @@ LEARNING_ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit, valid)",
                 "            if final is not None:\n                final = self._inputs.normalized(final)\n"
-                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit, valid)",
             )
         ],
         AGENT,

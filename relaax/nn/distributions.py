@@ -254,7 +254,7 @@ class Gaussian(Distribution):
 
 
 class Composite(Distribution):
-    """Several independent distributions. An action is the concatenation of their actions, float32 [D].
+    """Several independent distributions. An action is the concatenation of their actions, float64 [D].
 
     Head `mean` of part 1 is the head `mean.1`. log pi is the sum over the parts. The entropy is the sum of the parts'
     entropies times `entropy_weights` (one for each part; 1 if empty).
@@ -267,7 +267,7 @@ class Composite(Distribution):
         self.columns = tuple(_consecutive([math.prod(part.action_shape) for part in parts]))
         """The columns of each part's action."""
         self.action_shape = (self.columns[-1].stop,)
-        self.action_dtype = np.dtype(np.float32)
+        self.action_dtype = np.dtype(np.float64)  # exact for all numbers of actions
         self._valid_columns = tuple(_consecutive([sum(part.choices) for part in parts]))
         self._entropy_weights = tuple(map(np.float32, entropy_weights or [1.0] * len(parts)))
 

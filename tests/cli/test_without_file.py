@@ -192,6 +192,12 @@ def test_spaces_without_a_suitable_algorithm_are_refused() -> None:
         check_spaces(make_plan("async_q_gym_cartpole", []), (VECTOR, Box(0, 3, (1,), "int64")))
 
 
+def test_refusal_of_a_key_names_no_other_algorithm() -> None:
+    plan = make_plan("da3c_gym_cartpole", ["algorithm.entropy_weights={mov: 0.5}"])
+    with pytest.raises(ConfigurationError, match="unknown part of the actions 'mov'; did you mean 'move'[?]$"):
+        check_spaces(plan, (VECTOR, Dict({"move": Box(-1, 1, (2,)), "shoot": Discrete(2)})))
+
+
 @pytest.mark.parametrize("observations", [Dict({"left": IMAGE, "right": IMAGE}), Tuple([IMAGE, IMAGE])])
 def test_composed_observations_that_do_not_fit_are_refused(observations: Space) -> None:
     with pytest.raises(ConfigurationError, match="da3c cannot handle the observation space .*: 2 of its parts are"):

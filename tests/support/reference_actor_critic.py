@@ -87,8 +87,18 @@ class Stretch:
     advantages: Sequence[float] | None = field(default=None)
 
 
-def likelihood(outputs: Outputs, action: Any) -> tuple[float, float]:
-    """Return the log-probability of the action, and the entropy."""
+def likelihood(outputs: Outputs, action: Any, entropy_weights: Sequence[float] = ()) -> tuple[float, float]:
+    """Return the log-probability of the action, and the entropy.
+
+    If the action has several leaves, the heads of the second are `policy.1`, and `entropy_weights` has one for each.
+    """
+    if entropy_weights:
+        sums = np.zeros(2)
+        for i, weight in enumerate(entropy_weights):
+            own = {head.removesuffix(f".{i}"): z for head, z in outputs.items() if head.endswith(f".{i}")}
+            log_probability, entropy = likelihood(own, action[i])
+            sums += log_probability, weight * entropy
+        return float(sums[0]), float(sums[1])
     if "policy" in outputs:
         pi = np.exp(outputs["policy"]) / np.exp(outputs["policy"]).sum()
         return float(np.log(pi[action])), float(-(pi * np.log(pi)).sum())
@@ -106,8 +116,9 @@ def loss_gradient(
     environments: int,
     value_weight: float,
     beta: float,
+    entropy_weights: Sequence[float] = (),
 ) -> np.ndarray:
-    """Return the gradient [P] of the loss by central differences.
+    """Return the gradient [P] of the loss by central differences. `entropy_weights`: see `likelihood`.
 
     Advantages and the memory at a stretch's start are constants.
     """
@@ -125,7 +136,7 @@ def loss_gradient(
             for out, action, target, advantage in zip(
                 outputs, stretch.actions, stretch.targets, stretch.advantages, strict=True
             ):
-                log_probability, entropy = likelihood(out, action)
+                log_probability, entropy = likelihood(out, action, entropy_weights)
                 total -= log_probability * advantage
                 total += value_weight * (target - out["value"][0]) ** 2
                 total -= beta * entropy

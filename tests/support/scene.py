@@ -21,7 +21,7 @@ class Script:
     def __init__(self, agent: AgentBase, environments: int) -> None:
         self.agent = agent
         self.n = environments
-        self.actions: list[np.ndarray] = []
+        self.actions: list[Any] = []  # by step, then by environment: an action, or the leaves of one
 
     def reset(self, observations: Any) -> None:
         self.actions.clear()
@@ -46,14 +46,15 @@ class Script:
         )
 
     def _take(self, actions: Leaves) -> None:
-        self.actions.append(actions[0].copy())
+        rows = list(zip(*actions, strict=True)) if len(actions) > 1 else actions[0].copy()
+        self.actions.append(rows)
         self.agent.learn()
 
 
 class Scene(Script):
     """A small actor-critic on observations [N, D], whose parameters fit the reference network.
 
-    By default, it uses the paper's order: `overlap` is off.
+    By default, it uses the paper's order: `overlap` is off. `weights`: of the entropies of an action's leaves.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Scene(Script):
         *,
         learning_rate: float = 0.5,
         exploit: bool = False,
+        weights: Sequence[float] = (),
         **keys: Any,
     ) -> None:
+        self.weights = weights
         section = {
             "path": algorithm.name,
             "rewards_gamma": GAMMA,
@@ -117,6 +120,7 @@ class Scene(Script):
             environments=environments or self.n,
             value_weight=WEIGHT,
             beta=BETA,
+            entropy_weights=self.weights,
         )
         assert made.gradient is not None
         assert np.abs(wanted).max() > 1e-2

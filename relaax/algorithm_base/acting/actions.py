@@ -44,10 +44,14 @@ class ActionMap:
     def __init__(
         self, space: Space, *, spherical: bool = False, entropy_weights: Mapping[str, float] | None = None
     ) -> None:
-        """Make the policy. `spherical`: one variance for all numbers of a Gaussian. `entropy_weights`: by path."""
+        """Make the policy. `spherical`: one variance for all numbers of a Gaussian.
+
+        `entropy_weights`: by path of a part. They do not change the policy's heads.
+        """
         elements = list(space.elements())
-        weights = [(entropy_weights or {}).get(path, 1.0) for path in paths_of(space)]
+        weights = [_weight_of(path, entropy_weights or {}) for path in paths_of(space)]
         boxes = [element for element in elements if isinstance(element, Box)]
+        self._space = space
         self._parts: list[_Kind]
         self.policy: Distribution
         if len(boxes) == len(elements):
@@ -80,7 +84,17 @@ class ActionMap:
 
     def unused_bounds(self) -> str | None:
         """Return a warning about the first finite bound that counts as unbounded, or None."""
-        return next((found for part in self._reals() if (found := part.unused_bounds())), None)
+        for path, element in zip(self._space.paths(), self._space.elements(), strict=True):
+            if isinstance(element, Box):
+                bounds = np.stack([element.low, element.high], axis=-1).reshape(-1)
+                unused = np.flatnonzero((np.abs(bounds) >= LARGEST_BOUND) & np.isfinite(bounds))
+                if unused.size:
+                    return (
+                        f"the bound {bounds[unused[0]]:g} of action{path} element {unused[0] // 2} is not below "
+                        f"{LARGEST_BOUND:,.0f}; the element counts as unbounded and its first actions are near 0; if "
+                        "the bound is real, scale the action space"
+                    )
+        return None
 
     def clipped_share(self) -> float | None:
         """Return the share of the real numbers since the last call that were clipped. None: there were no numbers."""
@@ -169,17 +183,6 @@ class _Reals(_Kind):
         self.clipped = self.numbers = 0
         """Counts of numbers that were clipped, and of all numbers."""
 
-    def unused_bounds(self) -> str | None:
-        for index, bounds in enumerate(zip(self._low.tolist(), self._high.tolist(), strict=True)):
-            for bound in bounds:
-                if LARGEST_BOUND <= abs(bound) < np.inf:
-                    return (
-                        f"the bound {bound:g} of action element {index} is not below {LARGEST_BOUND:,.0f}; the element "
-                        "counts as unbounded and its first actions are near 0; if the bound is real, scale the action "
-                        "space"
-                    )
-        return None
-
     def leaves(self, actions: Array) -> Leaves:
         mapped = self._centre + self._radius * actions
         within = np.minimum(np.maximum(mapped, self._low), self._high)
@@ -216,7 +219,16 @@ def paths_of(space: Space) -> list[str]:
         parts = dict(enumerate(space.spaces))
     else:
         return [""]
-    return [f"{key}/{path}".rstrip("/") for key, part in parts.items() for path in paths_of(part)]
+    return [f"{key}/{path}" if path else str(key) for key, part in parts.items() for path in paths_of(part)]
+
+
+def _weight_of(path: str, weights: Mapping[str, float]) -> float:
+    """Return the weight of a leaf: that of its path, or of the nearest Tuple or Dict which has it; else 1."""
+    while path not in weights:
+        path, separator, _ = path.rpartition("/")
+        if not separator:
+            return 1.0
+    return weights[path]
 
 
 def actions_refusal(space: Space, entropy_weights: Mapping[str, float]) -> str | None:
@@ -227,10 +239,11 @@ def actions_refusal(space: Space, entropy_weights: Mapping[str, float]) -> str |
                 f"a Box of {element.dtype} is not supported; use Discrete or MultiDiscrete for whole numbers, or a Box "
                 "of float32"
             )
-    known = [path for path in paths_of(space) if path]
+    leaves = paths_of(space)
+    parts = {"/".join(path.split("/")[: depth + 1]): None for path in leaves for depth in range(path.count("/") + 1)}
     for path in entropy_weights:
-        if path not in known:
-            if not known:
-                return f"algorithm.entropy_weights names {path!r}, and the space has no parts; use entropy_beta"
-            return f"algorithm.entropy_weights: {unknown('part of the actions', path, known)}"
+        if len(leaves) == 1:
+            return f"algorithm.entropy_weights names {path!r}, and an action has one part only; use entropy_beta"
+        if path not in parts:
+            return f"algorithm.entropy_weights: {unknown('part of the actions', path, parts)}"
     return None

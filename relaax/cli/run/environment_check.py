@@ -128,7 +128,8 @@ def check_spaces(plan: Plan, spaces: tuple[Space, Space] | None) -> None:
     if refusal is None:
         return
     able = [] if refusal.supported else [name for name in bundled_names("algorithms") if _is_able(name, spaces)]
-    way_out = f"; bundled algorithms that can: {', '.join(able)}" if able else ""
+    # If the algorithm is one of them, a key causes the refusal, and the sentence names it.
+    way_out = f"; bundled algorithms that can: {', '.join(able)}" if able and algorithm.name not in able else ""
     raise ConfigurationError(f"{plan.environment_name}: {refusal.sentence}{way_out}")
 
 

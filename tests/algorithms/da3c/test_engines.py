@@ -14,7 +14,7 @@ from relaax.algorithm_base.network import actor_critic_network
 from relaax.algorithm_base.rollout import Batch
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from relaax.nn import engine as engines
-from relaax.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from relaax.nn.distributions import Bernoulli, Categorical, Composite, Distribution, Gaussian, MultiCategorical
 from relaax.nn.host import engine as host
 from relaax.nn.host.engine import HostEngine
 from relaax.nn.initialization import orthogonal_parameters
@@ -29,6 +29,7 @@ DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
 LOSS = importlib.import_module(".loss", PACKAGE)
 POLICY = Categorical(3)
+MIXED = Composite([Gaussian(2), Categorical(3), MultiCategorical((2, 4)), Bernoulli(2)], [0.5, 2.0, 0.0, 1.0])
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
 SMALL_IMAGE = Box(0, 255, shape=(12, 14), dtype=np.uint8)
 VECTOR = Box(-1, 1, shape=(4,))
@@ -114,6 +115,10 @@ CASES = {
     "separate": (VECTOR, POLICY, {"network": {"dense": [5], "separate": True}}),
     "gaussian": (VECTOR, Gaussian(2), DENSE),
     "spherical": (VECTOR, Gaussian(3, spherical=True), DENSE),
+    "mixed": (VECTOR, MIXED, DENSE),
+    "mixed, separate": (VECTOR, MIXED, {"network": {"dense": [5], "separate": True}}),
+    "mixed, lstm": (VECTOR, MIXED, DENSE | {"lstm": True}),
+    "mixed, image": (SMALL_IMAGE, MIXED, SMALL),
     "image": (SMALL_IMAGE, POLICY, SMALL),
     "image, history of 1": (SMALL_IMAGE, POLICY, SMALL | {"history_len": 1}),
     "image, history of 16": (SMALL_IMAGE, POLICY, SMALL | {"history_len": 16}),
