@@ -49,6 +49,9 @@ RECALL = "tests/learning/test_da3c_recall.py"
 SPACES = "tests/learning/test_da3c_spaces.py"
 DISTRIBUTIONS = "tests/nn/test_distributions.py"
 HOST_NETWORK = "tests/nn/host/test_network.py"
+COMPOSITE = "tests/nn/test_composite.py"
+MIXED_ACTIONS = "tests/algorithms/da3c/test_mixed_actions.py"
+MIXED_GRADIENT = "tests/algorithms/da3c/test_mixed_gradient.py"
 CONT_GRADIENT = "tests/algorithms/da3c_cont/test_gradient.py"
 CONT_CONTRACT = "tests/algorithms/da3c_cont/test_contract.py"
 EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
@@ -1106,7 +1109,7 @@ ERRORS = (
             (
                 "relaax/algorithm_base/acting/actions.py",
                 "        leaves, start = [], 0\n",
-                "        actions[...] = (mapped - self._centre) / self._radius\n        leaves, start = [], 0\n",
+                "        actions[...] = (within - self._centre) / self._radius\n        leaves, start = [], 0\n",
             ),
         ],
         CONT_GRADIENT,
@@ -1122,6 +1125,68 @@ ERRORS = (
             )
         ],
         CONT_CONTRACT,
+    ),
+    # Mixed actions.
+    planted(
+        "entropy-weight-not-in-the-derivative",
+        "the weight of a part's entropy changes the reported entropy only",
+        [(DISTRIBUTIONS_PY, "by_log_probability, weight * by_entropy", "by_log_probability, by_entropy")],
+        COMPOSITE,
+    ),
+    planted(
+        "part-left-out-of-the-likelihood",
+        "the importance weight ignores the last part of an action",
+        [
+            (
+                DISTRIBUTIONS_PY,
+                "for i, part in enumerate(self.parts):\n            found +=",
+                "for i, part in enumerate(self.parts[:-1]):\n            found +=",
+            )
+        ],
+        MIXED_GRADIENT,
+    ),
+    planted(
+        "columns-of-the-next-part",
+        "each part counts as one column of a mixed action",
+        [
+            (
+                DISTRIBUTIONS_PY,
+                "_consecutive([math.prod(part.action_shape) for part in parts])",
+                "slice(i, i + math.prod(part.action_shape)) for i, part in enumerate(parts)",
+            ),
+            (DISTRIBUTIONS_PY, "(self.columns[-1].stop,)", "(sum(math.prod(part.action_shape) for part in parts),)"),
+        ],
+        MIXED_ACTIONS,
+    ),
+    planted(
+        "entropy-weight-of-the-outer-part",
+        "a weight of an inner part has no effect if its outer part has one too",
+        [
+            (
+                "relaax/algorithm_base/acting/actions.py",
+                "path, separator, _ = path.rpartition",
+                "path, separator, _ = path.partition",
+            )
+        ],
+        MIXED_ACTIONS,
+    ),
+    planted(
+        "mask-of-the-first-part",
+        "every part of a mixed action uses the start of the mask",
+        [(DISTRIBUTIONS_PY, "valid[:, self._valid_columns[i]]", "valid[:, : sum(part.choices)]")],
+        COMPOSITE,
+    ),
+    planted(
+        "clipped-numbers-not-counted",
+        "the share of clipped actions is always 0",
+        [
+            (
+                "relaax/algorithm_base/acting/actions.py",
+                "np.count_nonzero(within != mapped)",
+                "np.count_nonzero(within != within)",
+            )
+        ],
+        MIXED_ACTIONS,
     ),
     # Several choices at once, and images with additional numbers.
     planted(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 import pytest
 
 import relaax.policy
@@ -18,9 +17,11 @@ from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscret
 from relaax.nn.numpy_actor import NumpyActor
 from relaax.policy import PolicyError
 from relaax.policy.onnx_export import onnx_of
+from support.onnx_session import ENVIRONMENTS as N
+from support.onnx_session import ModelSession
 from support.policy_files import bundled, write
 
-N, STEPS = 3, 25
+STEPS = 25
 VECTOR, IMAGE, COLORED = Box(shape=(3,)), Box(0, 255, (36, 36), np.uint8), Box(0, 255, (36, 36, 3), np.uint8)
 PIXELS = Box(False, True, (10, 10, 4), np.bool_)
 PARTS = Dict({"a": Discrete(4, 2), "b": Box(shape=(2,), dtype=np.float64), "c": Box(0, 255, (16, 20), np.uint8)})
@@ -39,30 +40,6 @@ def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
         else:
             drawn.append(rng.integers(0, 2 if element.dtype == np.bool_ else 256, shape).astype(element.dtype))
     return drawn
-
-
-class ModelSession:
-    """An ONNX model that receives its own outputs for the next step as inputs."""
-
-    def __init__(self, model: bytes) -> None:
-        self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        self.inputs = {value.name: value for value in self._session.get_inputs()}
-        self.outputs = [value.name for value in self._session.get_outputs()]
-        # Any values are valid before the first episode.
-        self._state = {
-            name: np.full([N, *value.shape[1:]], 99, np.uint8 if name == "frames" else np.float32)
-            for name, value in self.inputs.items()
-            if name in ("frames", "memory")
-        }
-
-    def step(self, observations: list[npt.NDArray[Any]], first: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        names = [name for name in self.inputs if name.startswith("observation")]
-        given = {**dict(zip(names, observations, strict=True)), **self._state}
-        if "first" in self.inputs:
-            given["first"] = first
-        found = dict(zip(self.outputs, self._session.run(None, given), strict=True))
-        self._state = {name: found[f"next_{name}"] for name in self._state}
-        return found
 
 
 @pytest.mark.parametrize(

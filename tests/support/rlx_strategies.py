@@ -48,8 +48,8 @@ uint32 = st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def boxes(draw: st.DrawFn) -> Box:
-    dtype, shape = draw(st.sampled_from(list(DTYPES.values()))), draw(shapes)
+def boxes(draw: st.DrawFn, dtypes: st.SearchStrategy[Any] = st.sampled_from(list(DTYPES.values()))) -> Box:  # noqa: B008
+    dtype, shape = draw(dtypes), draw(shapes)
     wide = st.floats(-100, 100)
     a, b = (draw(st.one_of(wide, hnp.arrays(np.float64, shape, elements=wide))) for _ in range(2))
     low = draw(st.sampled_from([np.minimum(a, b), -np.inf]))

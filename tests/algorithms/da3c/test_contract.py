@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, load_algorithm
 from relaax.algorithm_base.testing import AgentCompliance
 
@@ -72,6 +74,37 @@ class TestImageAndNumbers(AgentCompliance):
         {"where": Discrete(5, start=100), "camera": Tuple([Box(0, 255, (16, 17), dtype="uint8"), Box(shape=(2,))])}
     )
     action_space = MultiDiscrete([2, 3])
+
+
+MIXED = Dict({"move": Box([-1, 0], [1, np.inf]), "arms": Tuple([Discrete(3, start=-1), MultiBinary([2, 2])])})
+
+
+class TestMixedActions(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {
+        "path": "da3c",
+        "normalize_rewards": "standardize",
+        "entropy_weights": {"move": 0.5, "arms/1": 2},
+        "network": {"dense": [8]},
+    }
+    observation_space = VECTOR
+    action_space = MIXED
+    impossible_spaces = ((VECTOR, Tuple([MIXED, Box(0, 9, (1,), dtype="int16")])),)
+
+
+class TestMixedActionsOfAnLstmOnImages(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {
+        "path": "da3c",
+        "lstm": True,
+        "whole_episodes": True,
+        "longest_episode": 9,
+        "history_len": 2,
+        "normalize_observations": True,
+        "network": {"dense": [8], "lstm_size": 4, "convolutions": [{"filters": 2, "kernel": 3, "stride": 2}]},
+    }
+    observation_space = Dict({"camera": Box(0, 255, shape=(7, 9), dtype="uint8"), "gear": MultiDiscrete([2, 3])})
+    action_space = Tuple([MIXED, MultiDiscrete([2, 4])])
 
 
 class TestBits(AgentCompliance):
