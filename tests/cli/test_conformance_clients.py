@@ -55,6 +55,28 @@ try:
 except TrainingFinished:
     pass
 """
+OUT_OF_STEP_CLIENT = """
+import sys
+import numpy as np
+from relaax.client import Box, Discrete, Failure, TrainingFinished, VectorClient
+
+# Two players take turns for five actions each, and then wait for their next game.
+address, autoreset = sys.argv[1:]
+spaces = {"observation_space": Box(-1, 1, (1,)), "action_space": Discrete(3)}
+state, turn = np.zeros((2, 1)), 0
+try:
+    with VectorClient(address, environments=2, autoreset=autoreset, out_of_step=True, **spaces) as client:
+        client.init(state, [False, True])
+        while True:
+            turn = (turn + 1) % 12
+            over, idle = [turn == 11] * 2, [turn == 11 or turn % 2 == 1, turn == 11 or turn % 2 == 0]
+            void = np.where(np.reshape(idle, (2, 1)) & (autoreset == "same_step"), np.nan, state)
+            client.step([1.0, -1.0], void, None, over, final_states=state, idle=idle)
+except TrainingFinished:
+    pass
+except Failure as failure:
+    sys.exit(str(failure))
+"""
 IN_STEP = {"out_of_step", "out_of_step_refused"}
 JSON_ONLY = {rule.name for rule in client_rules("server_malformed_json_*")}
 
@@ -86,6 +108,12 @@ def test_correct_next_step_client_passes() -> None:
 
 def test_python_client_accepts_unusual_messages() -> None:
     assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", "protobuf"], "[uw]*", deadline=60)) == {}
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_python_client_out_of_step_passes(autoreset: str) -> None:
+    report = check([sys.executable, "-c", OUT_OF_STEP_CLIENT, "{address}", autoreset], "ou*", deadline=60)
+    assert not_passed(report) == {}
 
 
 def test_python_client_reconnects_between_episodes() -> None:
