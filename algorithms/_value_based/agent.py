@@ -14,7 +14,8 @@ from relaax.algorithm_base.acting.exploration import LinearAnnealing, drawn_epsi
 from relaax.algorithm_base.acting.policy_graph import LargestOutput, PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
-from relaax.algorithm_base.rollout import Rollout
+from relaax.algorithm_base.ragged import RaggedRollout
+from relaax.algorithm_base.rollout import Rollout, Trajectories
 from relaax.algorithm_base.values import (
     HeldOutStates,
     ValueLoss,
@@ -31,20 +32,20 @@ Array = npt.NDArray[np.float32]
 Values = Callable[..., Array]
 
 
-def q_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+def q_targets(rollout: Trajectories, target_values: Values, config: Any) -> Array:
     """Return y_t = r_t + gamma * max_a Q(s_{t+1}, a; target), or its double estimate (Algorithm 1)."""
     selector, valid = rollout.values[1:] if config.double else None, _rows(rollout.valid, slice(1, None))
     values = greedy_values(target_values(rollout.inputs[1:]), selector, valid)
     return one_step_targets(rollout.rewards, rollout.discounts, values)
 
 
-def sarsa_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+def sarsa_targets(rollout: Trajectories, target_values: Values, config: Any) -> Array:
     """Return y_t = r_t + gamma * Q(s_{t+1}, a_{t+1}; target), where a_{t+1} is the action taken (section 4)."""
     values = values_of(target_values(rollout.inputs[1:]), rollout.actions[1:])
     return one_step_targets(rollout.rewards, rollout.discounts, values)
 
 
-def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+def n_step_targets(rollout: Trajectories, target_values: Values, config: Any) -> Array:
     """Return the discounted sum of the rewards from t to the rollout's end, plus a bootstrap value (Algorithm S2).
 
     The bootstrap value is the discounted max_a Q(s, a; target) of the state s after the rollout.
@@ -75,6 +76,8 @@ class Agent(AgentBase):
     older. The gradient uses the value of this action by the newer parameters.
     """
 
+    out_of_step = True
+
     def __init__(self, config: ValueConfig, context: AgentContext) -> None:
         super().__init__(config, context)
         assert isinstance(context.action_space, Discrete)  # `refusal` has refused other spaces
@@ -84,7 +87,8 @@ class Agent(AgentBase):
         self._inputs = Inputs(config, context, spec)
         n, dtype = context.environments, self._inputs.dtype
         length, masks = config.update_interval, self._inputs.mask_size
-        self._rollout = Rollout(length, n, spec, dtype, value_shape=(self._q.choices,), mask_size=masks)
+        buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
+        self._rollout = buffer(length, n, spec, dtype, value_shape=(self._q.choices,), mask_size=masks)
         self._engine: Engine | None = None
         self._target: Engine | None = None
         if not context.exploit:
@@ -129,14 +133,15 @@ class Agent(AgentBase):
         rollout = self._rollout
         if self.context.exploit or not rollout.full:
             return
-        if rollout.mask.any():
-            self._update(TARGETS[self.config.name](rollout, self._target_values, self.config))
+        steps, values = rollout.take(), None
+        if steps.mask.any():
+            self._update(steps, TARGETS[self.config.name](steps, self._target_values, self.config))
         else:  # all transitions are void
             self._use(self._exchange.push(None))
-        rollout.begin_next()
         if self._spec.lstm:  # the gradient of an LSTM needs the activations of all rows, also of the first one
-            outputs, self._inputs.state_after = self._actor.act(rollout.inputs[0], self._inputs.state, rollout.row)
-            rollout.values[0] = self._q.values(outputs)
+            outputs, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
+            values = self._q.values(outputs)
+        rollout.begin_next(values)
 
     def policy_graph(self) -> PolicyGraph:
         head = "advantage" if self.config.dueling else "q"  # the state's value does not change the order of the actions
@@ -146,11 +151,12 @@ class Agent(AgentBase):
     def _act(self) -> Leaves:
         inputs, exploit = self._inputs, self.context.exploit
         if not exploit:
-            self._held_out.add(inputs.unnormalized, inputs.valid)
+            self._held_out.add(inputs.unnormalized, inputs.valid, inputs.held)
         keep = None if exploit else self._rollout.row
-        outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
+        outputs, state = self._actor.act(inputs.newest, inputs.state, keep)
         values = self._q.values(outputs)
         actions = self._choose_actions(values, inputs.valid)
+        inputs.state_after = inputs.keep_held(inputs.state_after, state)
         if not exploit:
             self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
         return [actions + self._first_action]
@@ -193,10 +199,9 @@ class Agent(AgentBase):
             return values_of(values, self._choose_actions(self._online_values(inputs, state), valid))
         return greedy_values(values, self._online_values(inputs, state) if self.config.double else None, valid)
 
-    def _update(self, targets: Array) -> None:
+    def _update(self, rollout: Trajectories, targets: Array) -> None:
         """Push the gradient of the loss, summed over steps and averaged over environments."""
         assert self._engine is not None, "a value-based agent in exploit mode does not learn"
-        rollout = self._rollout
         weights = rollout.mask.reshape(-1) / np.float32(rollout.mask.shape[1])
         loss = ValueLoss(self._q, self.config.errors, rollout.actions[:-1].reshape(-1), targets.reshape(-1), weights)
         memory = self.context.parameters.gradient_memory()

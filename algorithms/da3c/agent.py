@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.network import actor_critic_network, actor_critic_refusal
+from relaax.algorithm_base.ragged import RaggedRollout
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 
@@ -32,8 +34,11 @@ class Agent(AgentBase):
     action of a rollout is chosen by a policy that is one update older. The likelihood of this action, the value and the
     LSTM's next state are computed again with the newest parameters. The advantage of this step is multiplied by the
     newest likelihood divided by the older one: the importance weight of Espeholt et al. 2018, truncated at 1.
-    Without this weight, an LSTM does not learn if the parameters change fast.
+    Without this weight, an LSTM does not learn if the parameters change fast. An action that is still in progress at an
+    update, in a held row, gets this weight too, also without `overlap`.
     """
+
+    out_of_step = True
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         super().__init__(config, context)
@@ -43,7 +48,9 @@ class Agent(AgentBase):
         self._policy = self._actions_of.policy
         spec = actor_critic_network(config, context.observation_space, self._policy)
         self._inputs = Inputs(config, context, spec)
-        buffer: type[Rollout | Episodes] = Episodes if config.whole_episodes else Rollout
+        buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
+        if config.whole_episodes:
+            buffer = Episodes
         length = config.longest_episode if config.whole_episodes else config.episode_len
         self._rollout = buffer(
             length, context.environments, spec, self._inputs.dtype, self._policy, mask_size=self._inputs.mask_size
@@ -52,6 +59,8 @@ class Agent(AgentBase):
         if not context.exploit:
             self._engine = make_engine(spec, self._inputs.dtype, self._rollout.batch_shape)
         self._actor: Actor = self._engine or make_actor(spec, self._inputs.dtype)
+        self._outputs: Mapping[str, Array] = {}  # with which the newest actions were chosen
+        self._actions: npt.NDArray[Any] = np.zeros(0)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._exchange = Exchange(config, context)
         self._use(self._exchange.pull())
@@ -86,6 +95,8 @@ class Agent(AgentBase):
             self._update(
                 self._rollout.batch(self._values(self._inputs.newest, self._inputs.state), self.config.gae_lambda)
             )
+            if step.held is not None:
+                self._renew_open_actions()
         return self._act()
 
     def learn(self) -> None:
@@ -93,10 +104,15 @@ class Agent(AgentBase):
         rollout = self._rollout
         if self.context.exploit or not rollout.full:
             return
-        old = self._policy.log_probability(self._outputs, self._actions)
         self._update(rollout.batch(None, self.config.gae_lambda))
-        outputs, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
-        outputs = self._policy.masked(outputs, self._inputs.valid)
+        self._renew_open_actions()
+
+    def _renew_open_actions(self) -> None:
+        """Start the next rollout with the actions in progress. Recompute their values, weights and LSTM states."""
+        rollout = self._rollout
+        old = self._policy.log_probability(self._outputs, self._actions)
+        renewed, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
+        outputs = self._policy.masked(renewed, self._inputs.valid)
         new = self._policy.log_probability(outputs, self._actions)
         with np.errstate(all="ignore"):  # the parameter server rejects gradients that are not finite
             weights = np.exp(np.minimum(new - old, 0.0)).astype(np.float32)
@@ -109,15 +125,16 @@ class Agent(AgentBase):
     def _act(self) -> Leaves:
         """Perform a_t according to policy pi(a_t | s_t)."""
         inputs, exploit = self._inputs, self.context.exploit
-        outputs, inputs.state_after = self._actor.act(
-            inputs.newest, inputs.state, None if exploit else self._rollout.row
-        )
-        outputs = self._policy.masked(outputs, inputs.valid)
+        computed, state = self._actor.act(inputs.newest, inputs.state, None if exploit else self._rollout.row)
+        outputs = self._policy.masked(computed, inputs.valid)
         if exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
         else:
             actions = self._policy.sample(outputs, self._rng)
-        self._outputs, self._actions = outputs, actions
+        if inputs.held is not None:
+            state, actions = inputs.keep_held(inputs.state_after, state), inputs.keep_held(self._actions, actions)
+            outputs = {head: inputs.keep_held(self._outputs[head], output) for head, output in outputs.items()}
+        inputs.state_after, self._outputs, self._actions = state, outputs, actions
         if not exploit:
             values = outputs["value"][:, 0]
             self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)

@@ -31,6 +31,8 @@ class Agent(AgentBase):
     If the last push was `actor_interval` steps ago, it reports its step count and receives parameters.
     """
 
+    out_of_step = True
+
     def __init__(self, config: ReplayConfig, context: AgentContext) -> None:
         super().__init__(config, context)
         assert isinstance(context.action_space, Discrete)  # `refusal` has refused other spaces
@@ -111,7 +113,7 @@ class Agent(AgentBase):
             actions = epsilon_greedy(values, epsilon, self._rng, inputs.valid)
         else:
             actions = epsilon_greedy(values, self._exploration(), self._rng, inputs.valid)
-            self._transitions.act(inputs.unnormalized, inputs.restart, actions, values, inputs.valid)
+            self._transitions.act(inputs.unnormalized, inputs.restart, actions, values, inputs.valid, inputs.held)
         return [actions + self._first_action]
 
     def _values(self, inputs: npt.NDArray[np.generic]) -> Array:

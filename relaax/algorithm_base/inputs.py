@@ -29,6 +29,9 @@ class Inputs:
     before normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's
     state before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
     `valid`: bool [N, choices], the actions that are valid now; None if observations have no action mask.
+
+    `held`: bool [N], the rows whose last action is still in progress (`StepResult.held`); None if there are none. All
+    of the above stay there as they were when the row last acted.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
@@ -36,7 +39,7 @@ class Inputs:
         self._mask_part = part = mask_part(config.action_mask, context.observation_space)
         choices = choices_of(context.action_space)
         self._masks = None if part is None else ActionMasks(part, choices, str(config.action_mask))
-        self._steps = 0
+        self._steps, self._out_of_step = 0, context.out_of_step
         self._spec, self._image, self._learns = spec, image_part(config.network, space), not context.exploit
         frames = history(config.history_len, image_of(space, self._image))
         self._encoder = ObservationEncoder(space, n, frames, self._image)
@@ -49,6 +52,7 @@ class Inputs:
         self.newest: Array = np.zeros(0)
         self.unnormalized = self.newest
         self.restart: Mask = np.ones(n, np.bool_)
+        self.held: Mask | None = None
         self.valid: Mask | None = None
         self.mask_size = 0 if part is None else sum(choices)
         """Elements of an environment's action mask; 0 without masks."""
@@ -58,13 +62,21 @@ class Inputs:
     def reset(self, observations: Leaves) -> None:
         """Start an episode in every environment with these observations."""
         self.normalization.reset()
-        self._read_mask(observations, None)
-        self._set_inputs(self._encoder.reset(self._without_mask(observations)), np.ones_like(self.restart))
+        self.held = None
+        self._read_mask(observations, None, None)
+        self._set_inputs(self._encoder.reset(self._without_mask(observations)), np.ones_like(self.restart), None)
 
     def next(self, step: StepResult) -> None:
         """Set the inputs to the observations of a step. Call it after the step's outcome has been processed."""
-        self._read_mask(step.observations, step.unwanted)
-        self._set_inputs(self._encoder.push(self._without_mask(step.observations), step.restart), step.restart)
+        void = step.unwanted if self._out_of_step else None
+        self.held = step.held
+        self._read_mask(step.observations, step.unwanted, void)
+        inputs = self._encoder.push(self._without_mask(step.observations), step.restart, void)
+        self._set_inputs(inputs, step.restart, void)
+
+    def keep_held(self, before: Array, after: Array) -> Array:
+        """Return `after` [N, ...], with the rows of `before` where a row is held."""
+        return after if self.held is None else _where(self.held, before, after)
 
     def clipped_rewards(self, step: StepResult) -> Array:
         """Return the rewards [N] to learn from: normalised, then clipped to plus or minus `reward_clipping`.
@@ -81,7 +93,10 @@ class Inputs:
         An LSTM's state before these inputs is `state_after`.
         """
         final = step.cut_off()
-        return None if final is None else self._encoder.peek(self._without_mask(final))
+        if final is None:
+            return None
+        inputs = self._encoder.peek(self._without_mask(final))
+        return _where(step.truncated, inputs, self.unnormalized) if self._out_of_step else inputs
 
     def truncated_valid(self, step: StepResult) -> Mask | None:
         """Return the valid actions of final observations, bool [N, choices]; None without masks or such episodes.
@@ -108,16 +123,32 @@ class Inputs:
     def _without_mask(self, observations: Leaves) -> Leaves:
         return self._masks.inputs_of(observations) if self._masks else observations
 
-    def _read_mask(self, observations: Leaves, unwanted: Mask | None) -> None:
-        """Set `valid`. Raises InvalidObservation if a wanted action has none. Environments in `unwanted` need none."""
+    def _read_mask(self, observations: Leaves, unwanted: Mask | None, void: Mask | None) -> None:
+        """Set `valid`. Raises InvalidObservation if a wanted action has none. Environments in `unwanted` need none.
+
+        Where `void` (bool [N]), the observation has no meaning, and `valid` does not change.
+        """
         self._steps += 1
         if self._masks:
+            before = self.valid
             self.valid, blocked = self._masks.read(observations)
             self._masks.check(blocked if unwanted is None else blocked & ~unwanted, self._steps)
+            if void is not None and before is not None:
+                self.valid = _where(void, before, self.valid)
 
-    def _set_inputs(self, inputs: Array, restart: Mask) -> None:
+    def _set_inputs(self, inputs: Array, restart: Mask, void: Mask | None) -> None:
+        if void is not None and inputs.dtype != np.uint8:  # stacks of frames have not changed there
+            inputs = _where(void, self.unnormalized, inputs)
         if self._learns:
             self.normalization.set_inputs(inputs)
-        self.unnormalized, self.newest, self.restart = inputs, self.normalized(inputs), restart
+        self.unnormalized, self.newest = inputs, self.normalized(inputs)
+        self.restart = self.keep_held(self.restart, restart)
         if self.state_after.size:  # an episode starts with a zero state
-            self.state = np.where(restart[:, None], np.float32(0), self.state_after)
+            state = np.where(restart[:, None], np.float32(0), self.state_after)
+            self.state = self.keep_held(self.state, state)
+
+
+def _where(rows: Mask, chosen: Array, other: Array) -> Array:
+    """Return `other` [N, ...] with the rows of `chosen` where `rows` (bool [N]) is true."""
+    merged: Array = np.where(rows.reshape(-1, *[1] * (other.ndim - 1)), chosen, other)
+    return merged

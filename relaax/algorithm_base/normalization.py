@@ -159,7 +159,7 @@ class Normalization:
             self._image.set_inputs(inputs[:, : self._pixels] if self._pixels else inputs)
 
     def add_outcome(self, step: StepResult) -> None:
-        """Add the last inputs and the rewards of `step` to the statistics, without void transitions."""
+        """Add the last inputs and the rewards of `step` to the statistics, without void transitions and held rows."""
         acted = step.acted
         if self._image:
             self._image.add_samples(acted)
@@ -170,7 +170,8 @@ class Normalization:
         if self._reward:
             self._reward.add_samples(step.rewards[acted, None])
         if self._return:
-            self._returns = self._gamma * self._returns + np.where(acted, step.rewards, 0.0)
+            returns = self._gamma * self._returns + np.where(acted, step.rewards, 0.0)
+            self._returns = returns if step.held is None else np.where(step.held, self._returns, returns)
             self._return.add_samples(self._returns[acted, None])
             self._returns[step.restart] = 0.0
 

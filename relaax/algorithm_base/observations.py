@@ -50,11 +50,14 @@ class ObservationEncoder:
             return self._vector(observations)
         return self._with_stack(self._history.reset(self._frames(observations)), observations)
 
-    def push(self, observations: Leaves, restart: Mask) -> Inputs:
-        """Return the inputs after a step. Where `restart` [N] is true, the observation starts an episode."""
+    def push(self, observations: Leaves, restart: Mask, void: Mask | None = None) -> Inputs:
+        """Return the inputs after a step. Where `restart` [N] is true, the observation starts an episode.
+
+        Where `void` [N] is true, the observation has no meaning, and the frame stack does not change.
+        """
         if self._history is None:
             return self._vector(observations)
-        return self._with_stack(self._history.push(self._frames(observations), restart), observations)
+        return self._with_stack(self._history.push(self._frames(observations), restart, void), observations)
 
     def peek(self, observations: Leaves) -> Inputs:
         """Return the inputs for final observations, with the frames of their episodes. The history does not change."""
@@ -131,11 +134,17 @@ class FrameStack:
         self._stack[...] = frames[..., None]
         return self._stack
 
-    def push(self, frames: Frames, restart: Mask) -> Frames:
-        """Append `frames` [N, *frame] and return the stacks. Where `restart` [N] is true, a frame starts an episode."""
+    def push(self, frames: Frames, restart: Mask, void: Mask | None = None) -> Frames:
+        """Append `frames` [N, *frame] and return the stacks. Where `restart` [N] is true, a frame starts an episode.
+
+        Where `void` [N] is true, the stack does not change.
+        """
+        kept = None if void is None else self._stack[void]
         self._shift(self._stack, self._packed, frames)
         if restart.any():
             self._stack[restart] = frames[restart][..., None]
+        if kept is not None:
+            self._stack[void] = kept
         return self._stack
 
     def peek(self, frames: Frames) -> Frames:

@@ -54,13 +54,60 @@ def rewards_and_discounts(
     return rewards, gamma * ~step.restart
 
 
-class Rollout:
+@dataclass
+class Trajectories:
+    """T steps of N environments, and the actions after them, in row T.
+
+    inputs, actions, values, restart, valid: [T + 1, N, ...]. The values are the network's, of the inputs. For restart
+    and valid see `Batch`.
+    rewards, discounts, mask: float32 [T, N]. An example with mask 0 has no meaning.
+    states: float32 [2, N, S], the LSTM's states before row 0 and before row T.
+    weights: float32 [N], factors of the advantages of row 0.
+    """
+
+    inputs: npt.NDArray[Any]
+    actions: npt.NDArray[Any]
+    values: Array
+    restart: Mask
+    valid: Mask | None
+    rewards: Array
+    discounts: Array
+    mask: Array
+    states: Array
+    weights: Array
+
+    def newest(self) -> npt.NDArray[Any]:
+        """Return the inputs [N, ...] of row T. All T + 1 rows must be filled."""
+        newest: npt.NDArray[Any] = self.inputs[-1]
+        return newest
+
+    def to_batch(self, expected: Array | None, gae_lambda: float) -> Batch:
+        """Return the batch of an actor-critic.
+
+        `expected`: the values of the inputs after the last steps, float32 [N]; None if row T has them.
+        """
+        values, bootstrap_value = self.values[:-1], self.values[-1] if expected is None else expected
+        advantages = generalized_advantages(self.rewards, self.discounts, values, bootstrap_value, gae_lambda)
+        targets = advantages + values
+        advantages[0] *= self.weights
+        return Batch(
+            inputs=self.inputs[:-1],
+            actions=self.actions[:-1],
+            advantages=advantages,
+            targets=targets,
+            mask=self.mask,
+            state=self.states[0],
+            restart=self.restart[:-1],
+            valid=None if self.valid is None else self.valid[:-1],
+        )
+
+
+class Rollout(Trajectories):
     """T steps of N environments in preallocated arrays. Call `act` and `outcome` alternately.
 
-    Inputs, actions and values have T + 1 rows. If the agent acts once more before the batch is made, row T is the first
-    row of the next rollout. `values`: the network's values of the inputs, float32 [T + 1, N, *value_shape]. `policy`
-    gives the shape and dtype of actions; without it, actions are int64 [N]. `mask_size`: elements of an environment's
-    action mask; `valid` is bool [T + 1, N, mask_size], or None if it is 0.
+    If the agent acts once more before the batch is made, row T is the first row of the next rollout. `value_shape`: of
+    the values of an input. `policy` gives the shape and dtype of actions; without it, actions are int64 [N].
+    `mask_size`: elements of an environment's action mask; `valid` is None if it is 0.
     """
 
     def __init__(
@@ -75,20 +122,22 @@ class Rollout:
         mask_size: int = 0,
     ) -> None:
         shape, one_more = (length, environments), (length + 1, environments)
+        action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
+        super().__init__(
+            inputs=np.zeros((*one_more, *spec.inputs), input_dtype),
+            actions=np.zeros((*one_more, *action_shape), action_dtype),
+            values=np.zeros((*one_more, *value_shape), np.float32),
+            restart=np.zeros(one_more, np.bool_),
+            valid=np.ones((*one_more, mask_size), np.bool_) if mask_size else None,
+            rewards=np.zeros(shape, np.float32),
+            discounts=np.zeros(shape, np.float32),
+            mask=np.zeros(shape, np.float32),
+            states=np.zeros((2, environments, spec.state_size), np.float32),
+            weights=np.ones(environments, np.float32),
+        )
         self.batch_shape: tuple[int | None, int | None] = shape
         """T and N of every batch; an argument of `make_engine`."""
         self.length = length
-        action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
-        self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
-        self.actions: npt.NDArray[Any] = np.zeros((*one_more, *action_shape), action_dtype)
-        self.values: Array = np.zeros((*one_more, *value_shape), np.float32)
-        self.valid: Mask | None = np.ones((*one_more, mask_size), np.bool_) if mask_size else None
-        self.restart: Mask = np.zeros(one_more, np.bool_)
-        self.rewards: Array = np.zeros(shape, np.float32)
-        self.discounts: Array = np.zeros(shape, np.float32)
-        self.mask: Array = np.zeros(shape, np.float32)
-        self.states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, before row T
-        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
         self.steps = 0
 
     @property
@@ -140,10 +189,13 @@ class Rollout:
         self.rewards[t], self.discounts[t] = rewards_and_discounts(step, rewards, gamma, final_values)
         self.mask[t] = ~step.first
 
-    def newest(self) -> npt.NDArray[Any]:
-        """Return the inputs [N, ...] of row T. All T + 1 rows must be filled."""
-        newest: npt.NDArray[Any] = self.inputs[-1]
-        return newest
+    def take(self) -> Trajectories:
+        """Return the steps, and start the next rollout. Row T must be filled.
+
+        The result is valid until the next `act` or `begin_next`.
+        """
+        self.steps = 0
+        return self
 
     def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
         """Return the batch of an actor-critic, and start the next rollout. Valid until the next `act` or `begin_next`.
@@ -151,26 +203,14 @@ class Rollout:
         `expected`: the values of the current inputs, float32 [N]; None if row T is filled and has these values.
         """
         self.steps = 0
-        values, bootstrap_value = self.values[:-1], self.values[-1] if expected is None else expected
-        advantages = generalized_advantages(self.rewards, self.discounts, values, bootstrap_value, gae_lambda)
-        targets = advantages + values
-        advantages[0] *= self.weights
-        return Batch(
-            inputs=self.inputs[:-1],
-            actions=self.actions[:-1],
-            advantages=advantages,
-            targets=targets,
-            mask=self.mask,
-            state=self.states[0],
-            restart=self.restart[:-1],
-            valid=None if self.valid is None else self.valid[:-1],
-        )
+        return self.to_batch(expected, gae_lambda)
 
     def begin_next(self, values: Array | None = None, weights: Array | None = None) -> None:
         """Start the next rollout with row T as its first row.
 
-        After `batch(None, ...)`, `values` [N], by newer parameters, replaces the values of this row. `weights`, float32
-        [N], multiplies its advantages: importance weights, because older parameters chose its actions.
+        After `take` or `batch(None, ...)`, `values` [N, ...], by newer parameters, replaces the values of this row.
+        `weights`, float32 [N], multiplies its advantages: importance weights, because older parameters chose its
+        actions.
         """
         self.steps = 0
         for rows in (self.inputs, self.actions, self.values, self.restart, self.states):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -60,20 +61,35 @@ class ObservationLayout:
         """Return the network's inputs [B, *inputs] of a sampled column, bit for bit equal to the inserted ones."""
         return column.reshape(len(column), *self.inputs)
 
-    def buffer(self, environments: int) -> FrameBuffer | VectorBuffer:
-        """Return a buffer for the observations of E environments that are not inserted yet."""
-        return FrameBuffer(environments, self.frames) if self.frames else VectorBuffer()
+    def buffer(self, environments: int, steps: int) -> FrameBuffer | VectorBuffer:
+        """Return a buffer for observations of E environments that are not inserted yet. `steps`: of a transition."""
+        if not self.frames:
+            return VectorBuffer()
+        return FrameBuffer(environments, self.frames, KEPT_FRAMES * environments * (self.frames + steps))
+
+
+KEPT_FRAMES = 8
+"""Frames that are kept for open transitions, as a multiple of the frames that these need in step."""
 
 
 class VectorBuffer:
     """A buffer for vectors float32 [E, D], which are inserted unchanged with each transition."""
 
-    def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return the stored form [E, ...] of the next inputs. `peek` does so for final inputs, and changes no stack."""
+    def push(self, inputs: Inputs, restart: Mask, held: Mask | None = None) -> Stored:
+        """Return the stored form [E, ...] of the next inputs. Inputs in held rows (bool [E]) are not new."""
         copy: Stored = inputs.copy()
         return copy
 
-    peek = push
+    def peek(self, inputs: Inputs, where: Mask) -> Stored:
+        """Return the stored form [E, ...] of final inputs where `where` (bool [E]). Other rows have no meaning."""
+        copy: Stored = inputs.copy()
+        return copy
+
+    def renew(self, stored: Stored, open_: Mask, held: Mask) -> None:
+        """Add old frames again that open transitions of held rows refer to, so that later frames are not kept for them.
+
+        stored: [n, E, ...], changed in place. open_: bool [n, E]. held: bool [E].
+        """
 
     def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
         """Return all frames from the oldest that `stored` refers to, and the number of the first. Drop older frames."""
@@ -87,22 +103,35 @@ class FrameBuffer(VectorBuffer):
     """A buffer for numbered single frames of E environments. The stored form is the numbers of a stack, int64 [E, H].
 
     At an episode's start the stack repeats the first frame, as `FrameStack` does.
+
+    All frames since the oldest one in use are kept. A row that is held for long uses old frames, so these are added
+    again from time to time. `most_kept`: the number of frames after which they are.
     """
 
-    def __init__(self, environments: int, length: int) -> None:
+    def __init__(self, environments: int, length: int, most_kept: int) -> None:
         self._stack = FrameStack(environments, (), np.int64, length)
-        self._environments, self._length = environments, length
+        self._environments, self._length, self._most_kept = environments, length, most_kept
         self._frames: list[Frames] = []
         self._first = self._next = 0
 
-    def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        stack: Stored = self._stack.push(self._add_frames(inputs), restart).copy()
+    def push(self, inputs: Inputs, restart: Mask, held: Mask | None = None) -> Stored:
+        numbers = self._add_frames(inputs) if held is None else self._add_frames_of(inputs, ~held)
+        stack: Stored = self._stack.push(numbers, restart, held).copy()
         return stack
 
     def peek(self, inputs: Inputs, where: Mask) -> Stored:
-        newest = np.zeros(self._environments, np.int64)
-        newest[where] = self._add_frames(inputs[where])
-        return self._stack.peek(newest)
+        return self._stack.peek(self._add_frames_of(inputs, where))
+
+    def renew(self, stored: Stored, open_: Mask, held: Mask) -> None:
+        used = open_ & held
+        if not used.any() or stored[used].min() >= self._next - self._most_kept:
+            return
+        stacks = self._stack.frames
+        numbers, places = np.unique(np.concatenate([stored[used], stacks[held]]), return_inverse=True)
+        frames = np.concatenate(self._frames)[numbers - self._first]
+        renewed = self._append(frames)[places].reshape(-1, self._length)
+        count = np.count_nonzero(used)
+        stored[used], stacks[held] = renewed[:count], renewed[count:]
 
     def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
         first = min(int(numbers.min()) for numbers in stored if numbers.size)
@@ -114,9 +143,19 @@ class FrameBuffer(VectorBuffer):
 
     def _add_frames(self, inputs: Inputs) -> npt.NDArray[np.int64]:
         """Add the newest frame of each of n stacks. Return their numbers, int64 [n]."""
-        self._frames.append(inputs.reshape(*inputs.shape[:2], -1, self._length)[..., -1:].copy())
-        numbers = np.arange(self._next, self._next + len(inputs))
-        self._next += len(inputs)
+        width = math.prod(inputs.shape[2:]) // self._length
+        return self._append(inputs.reshape(*inputs.shape[:2], width, self._length)[..., -1:].copy())
+
+    def _add_frames_of(self, inputs: Inputs, where: Mask) -> npt.NDArray[np.int64]:
+        """Add the newest frames of the stacks where `where` (bool [E]). Return their numbers, int64 [E], or 0."""
+        numbers = np.zeros(self._environments, np.int64)
+        numbers[where] = self._add_frames(inputs[where])
+        return numbers
+
+    def _append(self, frames: Frames) -> npt.NDArray[np.int64]:
+        self._frames.append(frames)
+        numbers = np.arange(self._next, self._next + len(frames))
+        self._next += len(frames)
         return numbers
 
 
@@ -248,6 +287,7 @@ class WriterTransitions:
     - If the episode terminated, the discount is 0, and the next observation is arbitrary.
     - If it was truncated, the next observation is its final one, stacked with the frames before it.
     - A void step (`StepResult.first`) is not part of any transition.
+    - In a held row (`StepResult.held`) the last action is still in progress, and nothing happens.
 
     `priority_offset`: insert each transition with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)|
     + offset, by the values at the time of acting (Horgan et al. 2018, Algorithm 1). The unit is the newest
@@ -275,7 +315,7 @@ class WriterTransitions:
         self._client, self._metrics = client, metrics
         self._writer, self._environments = writer, writer.environments
         count = len(writer.environments)
-        self._buffer = layout.buffer(count)
+        self._buffer = layout.buffer(count, steps)
         self._steps, self._gamma, self._offset, self._insert_size = steps, gamma, priority_offset, insert_size
         shape, dtype = inserted_form(layout.field)
         self._observations = np.zeros((steps, count, *shape), dtype)
@@ -284,6 +324,13 @@ class WriterTransitions:
         self._returns = np.zeros((steps, count), np.float64)
         self._ages = np.zeros(steps, np.int64)  # number of outcomes of each row
         self._open = np.zeros((steps, count), np.bool_)
+        self._rows: tuple[Stored, ...] = (
+            self._observations,
+            self._actions,
+            self._action_values,
+            self._returns,
+            self._open,
+        )
         self._reward_unit = 1.0
         self._row = 0
         self._completed: _Completed | None = None
@@ -306,23 +353,31 @@ class WriterTransitions:
         actions: npt.NDArray[np.int64],
         values: Array,
         valid: Mask | None = None,
+        held: Mask | None = None,
     ) -> None:
-        """Add inputs and actions of all N environments of the connection.
+        """Add inputs and actions of all N environments of the connection, except in held rows.
 
         inputs: [N, ...], not normalised. restart: bool [N], where they start an episode. actions: int64 [N], from 0.
         values: float32 [N, A], the values of all actions. valid: bool [N, A], the valid actions; None without masks.
+        held: bool [N]; None if no row is held.
         """
         at = self._environments
-        observations = self._buffer.push(inputs[at], restart[at])
+        held = None if held is None else held[at]
+        observations = self._buffer.push(inputs[at], restart[at], held)
         if self._completed:
             own_valid = None if valid is None else valid[at]
             self._add_completed(self._completed, observations, greedy_values(values[at], valid=own_valid), own_valid)
             self._completed = None
         row, self._row = self._row, (self._row + 1) % self._steps
+        moved = [] if held is None else [np.roll(column[:, held], 1, axis=0) for column in self._rows]
         self._observations[row], self._actions[row] = observations, actions[at]
         self._action_values[row] = values_of(values[at], actions[at])
         self._returns[row], self._ages[row], self._open[row] = 0.0, 0, True
+        for column, rows in zip(self._rows, moved, strict=False):  # in held rows, the transitions keep their ages
+            column[:, held] = rows
         if self._count >= self._insert_size:
+            if held is not None:
+                self._buffer.renew(self._observations, self._open, held)
             self._insert()
 
     def outcome(
@@ -342,10 +397,14 @@ class WriterTransitions:
         at, self._reward_unit = self._environments, reward_unit
         first, terminated = step.first[at], step.terminated[at]
         cut_off = step.truncated[at] & ~terminated
+        held = None if step.held is None else step.held[at]
         self._open[:, first] = False
-        self._ages += 1
-        self._returns += self._gamma ** (self._ages[:, None] - 1) * np.where(first, 0.0, rewards[at])
+        self._ages += 1  # in held rows, the next `act` moves the transitions to the rows that have their ages
+        void = first if held is None else first | held
+        self._returns += self._gamma ** (self._ages[:, None] - 1) * np.where(void, 0.0, rewards[at])
         where = self._open & (terminated | cut_off | (self._ages[:, None] == self._steps))
+        if held is not None:
+            where &= ~held
         self._open &= ~where
         self._completed = _Completed(
             where,

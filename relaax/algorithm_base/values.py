@@ -205,11 +205,21 @@ class HeldOutStates:
         self.valid: npt.NDArray[np.bool_] | None = None
         self._next = 0.0
 
-    def add(self, inputs: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> None:
-        """Add the inputs [N, ...] of every `KEEP_INTERVAL`-th call, until the set is complete. `valid`: bool [N, A]."""
+    def add(
+        self,
+        inputs: npt.NDArray[Any],
+        valid: npt.NDArray[np.bool_] | None = None,
+        held: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Add the inputs [N, ...] of every `KEEP_INTERVAL`-th call, until the set is complete.
+
+        `valid`: bool [N, A]. `held`: bool [N], rows to leave out; None if there are none.
+        """
         if self._count >= self._size:
             return
         if self._steps % KEEP_INTERVAL == 0:
+            if held is not None:
+                inputs, valid = inputs[~held], None if valid is None else valid[~held]
             self._kept.append(inputs[: self._size - self._count].copy())
             if valid is not None:
                 self._kept_valid.append(valid[: self._size - self._count].copy())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.agent import AgentBase, Leaves, StepResult
+from relaax.algorithm_base.agent import AgentBase, Leaves, Mask, StepResult
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.declarations import TargetInterval
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
@@ -184,6 +184,76 @@ class AgentCompliance:
         gradients = [self._with_final_observations(seed, truncated=False) for seed in (1, 2)]
         np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
+    def test_actions_out_of_step_are_in_the_action_space(self) -> None:
+        if self.algorithm.Agent.out_of_step:
+            for exploit in (False, True):
+                for environments in (1, self.environments):
+                    agent, _ = self.agent(environments, exploit=exploit, out_of_step=True)
+                    live(agent, self._environments_out_of_step(environments), self.patience)
+
+    def test_training_counts_completed_actions_once(self) -> None:
+        if not self.algorithm.Agent.out_of_step:
+            return
+        agent, parameters = self.agent(out_of_step=True)
+        environments = self._environments_out_of_step()
+        pushes = 0
+        actions = agent.reset(environments.reset())
+        for _ in range(3 * self.patience):
+            actions = agent.step(environments.step(actions))
+            agent.learn()
+            if len(parameters.pushes) > pushes:
+                pushes = len(parameters.pushes)
+                assert parameters.global_step == environments.counted, (
+                    "the sum of env_steps of all pushes differs from the number of completed actions"
+                )
+        assert any(push.gradient is not None and push.gradient.any() for push in parameters.pushes)
+
+    def test_held_rows_do_not_affect_training(self) -> None:
+        if not self.algorithm.Agent.out_of_step:
+            return
+
+        def with_void(seed: int, reward: float) -> FakeParameters:
+            void = self.random_environments(seed=seed)
+
+            def edit(_: int, step: StepResult) -> StepResult:
+                if step.held is None or step.unwanted is None:
+                    return step
+                rewards = np.where(step.held, reward, step.rewards)
+                rows = zip(void.reset(), step.observations, strict=True)
+                observations = [np.where(_rows(step.held, leaf), other, leaf) for other, leaf in rows]
+                return replace(step, rewards=rewards, observations=observations)
+
+            agent, parameters = self.agent(out_of_step=True)
+            live(agent, self._environments_out_of_step(), 3 * self.patience, edit)
+            return parameters
+
+        zero, large = with_void(1, 0.0), with_void(2, 1e30)
+        assert zero.pushes, f"no push within {3 * self.patience} steps"
+        np.testing.assert_allclose(zero.parameters, large.parameters, rtol=1e-3, atol=1e-5)
+        for name, moments in zero.statistics.items():
+            assert moments.count == large.statistics[name].count
+            np.testing.assert_allclose(moments.mean, large.statistics[name].mean, rtol=1e-3, atol=1e-5)
+
+    def test_held_rows_do_not_change_greedy_actions(self) -> None:
+        """Each step is passed as two: the outcomes of the even environments, then those of the odd ones."""
+        if not self.algorithm.Agent.out_of_step:
+            return
+        count = 2 * self.environments
+        even = np.arange(count) % 2 == 0
+        together, _ = self.agent(count, exploit=True)
+        apart, _ = self.agent(count, exploit=True, out_of_step=True)
+        environments, void = self.random_environments(count, next_step=False), self.random_environments(count, seed=1)
+        observations = environments.reset()
+        expected, actions = together.reset(observations), apart.reset(observations)
+        for _ in range(self.patience):
+            step = environments.step(expected)
+            expected = together.step(step)
+            first = apart.step(_only(step, even, void.reset()))
+            second = apart.step(_only(step, ~even, void.reset()))
+            actions = [np.where(_rows(even, a), a, b) for a, b in zip(first, second, strict=True)]
+            for expected_leaf, leaf in zip(expected, actions, strict=True):
+                np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-5)
+
     def test_agent_can_be_reset_after_any_number_of_steps(self) -> None:
         agent, _ = self.agent()
         environments = self.random_environments()
@@ -247,3 +317,25 @@ class AgentCompliance:
             )
 
         return self._first_gradient(edit)
+
+    def _environments_out_of_step(self, environments: int | None = None) -> RandomEnvironments:
+        """Return environments that are out of step, with the first one in NEXT_STEP mode."""
+        count = self.environments if environments is None else environments
+        return self.random_environments(count, idle_probability=0.4, next_step=[True, *[False] * (count - 1)])
+
+
+def _rows(mask: Mask, leaf: npt.NDArray[Any]) -> Mask:
+    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+def _only(step: StepResult, rows: Mask, void: Leaves) -> StepResult:
+    """Return the step with the other rows held. Their observations are `void`."""
+    observations = [np.where(_rows(rows, a), a, b) for a, b in zip(step.observations, void, strict=True)]
+    return replace(
+        step,
+        observations=observations,
+        terminated=step.terminated & rows,
+        truncated=step.truncated & rows,
+        first=step.first & rows,
+        unwanted=~rows,
+    )

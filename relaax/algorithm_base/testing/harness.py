@@ -27,6 +27,7 @@ def make_agent(
     environments: int = 1,
     exploit: bool = False,
     first_actor: int = 0,
+    out_of_step: bool = False,
     parameters: FakeParameters | None = None,
     replay: ReplayMemory | None = None,
 ) -> tuple[AgentBase, FakeParameters]:
@@ -57,6 +58,7 @@ def make_agent(
         parameters=parameters,
         metrics=parameters.metrics,
         replay=replay,
+        out_of_step=out_of_step,
     )
     agent = algorithm.Agent(config, context)
     if context.replay is None or algorithm.Replay is None or algorithm.Replay.bundled(config):

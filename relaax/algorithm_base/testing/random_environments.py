@@ -40,11 +40,13 @@ class RandomEnvironments:
     """N environments with random observations, rewards and ends of episodes, determined by the seed.
 
     `next_step`: whether episodes end in gymnasium's NEXT_STEP mode, for all environments or for each; if false, in
-    SAME_STEP mode. Actions that are not in the action space raise ContractBroken. `counted`: the number of transitions
-    so far that are not void.
+    SAME_STEP mode. `idle_probability`: how often an environment is idle; if it is above 0, they are out of step (RLX,
+    section 8). Actions that are not in the action space raise ContractBroken. `counted`: the number of transitions so
+    far that are neither void nor held.
 
     A part `action_mask` of observations holds random masks with at least one valid action for each choice, or none
-    where an episode has ended in NEXT_STEP mode. Actions that are not valid raise ContractBroken.
+    where an environment is idle or an episode has ended in NEXT_STEP mode. Actions that are not valid raise
+    ContractBroken.
 
     Observations and rewards do not depend on the actions, so two agents get the same ones. Arrays are read-only, like
     received ones.
@@ -58,16 +60,17 @@ class RandomEnvironments:
         *,
         next_step: bool | Sequence[bool] = False,
         end_probability: float = 0.2,
+        idle_probability: float = 0.0,
         seed: int = 0,
     ) -> None:
         self._space = observation_space
         self._actions = LeavesCheck(action_space, environments, bounded=True)
         self._environments = environments
         self._next_step = np.broadcast_to(np.asarray(next_step, np.bool_), environments)
-        self._end_probability = end_probability
+        self._end_probability, self._idle_probability = end_probability, idle_probability
         self._rng = np.random.default_rng(seed)
         self._none: Mask = _read_only(np.zeros(environments, np.bool_))
-        self._starting = self._none
+        self._away = self._unwanted = self._none
         self._mask = mask_part(ACTION_MASK, observation_space)
         self._choices = choices_of(action_space)
         self._choosing = {
@@ -77,8 +80,8 @@ class RandomEnvironments:
         self.counted = 0
 
     def reset(self) -> Leaves:
-        """Start an episode in every environment. Return the observations."""
-        self._starting = self._none
+        """Start an episode in every environment that is not idle. Return the observations."""
+        self._away = self._unwanted = self._draw_idle()
         return self._observe()
 
     def step(self, actions: Leaves) -> StepResult:
@@ -89,8 +92,9 @@ class RandomEnvironments:
             raise ContractBroken(error.message) from None
         if self._mask is not None:
             self._check_valid(actions)
-        n, first = self._environments, self._starting
-        ended = (self._rng.random(n) < self._end_probability) & ~first
+        n, idle = self._environments, self._draw_idle()
+        first = self._away & ~idle
+        ended = (self._rng.random(n) < self._end_probability) & ~self._away
         truncated = ended & (self._rng.random(n) < 0.5)
         observations = self._observe()
         valid, others = self._valid, self._observe()
@@ -100,18 +104,24 @@ class RandomEnvironments:
             final = [
                 _read_only(np.where(_rows(self._next_step, a), a, b)) for a, b in zip(observations, others, strict=True)
             ]
-        self._starting = ended & self._next_step
+        self._unwanted = unwanted = _read_only(idle | (ended & self._next_step))
+        self._away = (self._away & idle) | (ended & unwanted)
         if self._mask is not None:
-            self._valid[self._starting] = False
+            self._valid[unwanted] = False
             mask = observations[self._mask]
             observations[self._mask] = _read_only(self._valid.astype(mask.dtype).reshape(mask.shape))
         marked = ended.any() or first.any()  # if nothing is marked, all masks are one array, as in a worker
         masks = [_read_only(mask) for mask in (ended & ~truncated, truncated, first)] if marked else [self._none] * 3
         rewards = _read_only(self._rng.normal(size=n))
-        unwanted = _read_only(self._starting.copy()) if self._starting.any() else None
-        step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final, unwanted)
+        marks = unwanted if unwanted.any() else None
+        step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final, marks)
         self.counted += step.env_steps
         return step
+
+    def _draw_idle(self) -> Mask:
+        if not self._idle_probability:
+            return self._none
+        return _read_only(self._rng.random(self._environments) < self._idle_probability)
 
     def _observe(self) -> Leaves:
         leaves = sample(self._space, self._environments, self._rng)
@@ -132,7 +142,7 @@ class RandomEnvironments:
         starts = [leaf.start if isinstance(leaf, Discrete) else 0 for leaf in self._choosing.values()]
         choices = [actions[i].reshape(self._environments, -1) for i in self._choosing]
         chosen = np.concatenate([each - start for each, start in zip(choices, starts, strict=True)], axis=1)
-        wanted = np.flatnonzero(~self._starting)
+        wanted = np.flatnonzero(~self._unwanted)
         for k, first in enumerate(np.cumsum([0, *self._choices[:-1]])):
             for i in wanted:
                 if not self._valid[i, first + chosen[i, k]]:

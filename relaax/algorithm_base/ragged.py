@@ -1,0 +1,168 @@
+"""Rollouts of environments out of step: each environment has its own number of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.agent import Mask, StepResult
+from relaax.algorithm_base.rollout import Batch, Trajectories, rewards_and_discounts
+from relaax.nn.distributions import Distribution
+from relaax.nn.specification import NetworkSpec
+
+Array = npt.NDArray[np.float32]
+
+
+class RaggedRollout:
+    """Up to T steps of each of N environments out of step, with the methods of a `Rollout`.
+
+    It is full when an environment has T complete steps. Then all complete steps make a batch, and environments without
+    one are left out of it. So the number of environments in a batch varies.
+
+    Each environment's steps are in its column of arrays [capacity, N, ...], from row 0 on. The action after the
+    complete steps is *open* until its outcome comes, also while its row is held (`StepResult.held`). If a batch is made
+    meanwhile, it becomes row 0 of the next rollout, with the LSTM's state before it. A void step is overwritten.
+    """
+
+    batch_shape: tuple[int | None, int | None] = (None, None)
+    row: int | None = None
+    """A batch has no row with all N environments."""
+
+    def __init__(
+        self,
+        length: int,
+        environments: int,
+        spec: NetworkSpec,
+        input_dtype: Any,
+        policy: Distribution | None = None,
+        *,
+        value_shape: tuple[int, ...] = (),
+        mask_size: int = 0,
+        capacity: int | None = None,
+    ) -> None:
+        """Make an empty rollout. `length`: T. `capacity`: rows of the arrays; None for T + 1. For others: `Rollout`."""
+        self.length = length
+        shape = (length + 1 if capacity is None else capacity, environments)
+        action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
+        self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
+        self._actions: npt.NDArray[Any] = np.zeros((*shape, *action_shape), action_dtype)
+        self._values: Array = np.zeros((*shape, *value_shape), np.float32)
+        self._restart: Mask = np.zeros(shape, np.bool_)
+        self._valid: Mask = np.ones((*shape, mask_size), np.bool_)
+        self._rewards: Array = np.zeros(shape, np.float32)
+        self._discounts: Array = np.zeros(shape, np.float32)
+        self._states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, the open one
+        self._weights: Array = np.ones(environments, np.float32)
+        self._columns = np.arange(environments)
+        self._steps = np.zeros(environments, np.int64)  # complete ones
+        self._open: Mask = np.zeros(environments, np.bool_)
+
+    @property
+    def full(self) -> bool:
+        """Whether a batch is due."""
+        return bool(self._steps.max() >= self.length)
+
+    def clear(self) -> None:
+        """Discard all steps: every environment starts an episode."""
+        self._steps[:] = 0
+        self._open[:] = False
+
+    def act(
+        self,
+        inputs: npt.NDArray[Any],
+        actions: npt.NDArray[Any],
+        values: Array,
+        state: Array,
+        restart: Mask,
+        valid: Mask | None = None,
+    ) -> None:
+        """Add inputs, actions and values, [N, ...] each, of the rows that are not held (see `Rollout.act`)."""
+        acting = np.flatnonzero(~self._open) if self._open.any() else slice(None)
+        steps, columns = at = self._steps[acting], self._columns[acting]
+        self._inputs[at], self._actions[at], self._values[at] = inputs[acting], actions[acting], values[acting]
+        self._restart[at] = restart[acting]
+        if valid is not None:
+            self._valid[at] = valid[acting]
+        self._states[1, acting] = state[acting]
+        starts = columns[steps == 0]
+        self._states[0, starts], self._weights[starts] = state[starts], 1.0
+        self._open[:] = True
+
+    def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+        """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
+        at = self._steps, self._columns
+        self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
+        self._steps += step.acted
+        self._open[:] = False if step.held is None else step.held
+
+    def newest(self) -> npt.NDArray[Any]:
+        """Return the inputs [N, ...] of the open actions."""
+        newest: npt.NDArray[Any] = self._inputs[self._steps, self._columns]
+        return newest
+
+    def take(self, expected: Array | None = None) -> Trajectories:
+        """Return copies of the complete steps, and start the next rollout with the open actions.
+
+        `expected`: the values of the inputs after the steps, float32 [N, ...]; None if all actions after them are open.
+        These values also follow the steps of shorter columns, with mask 0, reward 0 and discount 1. So a sum over the
+        whole column bootstraps from them.
+        """
+        ready = np.flatnonzero(self._ready())
+        lengths = self._steps[ready]
+        count = int(lengths.max())
+        after = np.arange(count + 1)[:, None] >= lengths  # the rows that are no complete steps
+        mask = ~after[:-1]
+
+        def rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            """Return rows 0 to T. Row T has the actions after the steps."""
+            taken: npt.NDArray[Any] = array[: count + 1, ready]
+            taken[-1] = array[lengths, ready]
+            return taken
+
+        values = rows(self._values)
+        following = values[-1] if expected is None else expected[ready]
+        values[after] = np.broadcast_to(following, values.shape)[after]
+        trajectories = Trajectories(
+            inputs=rows(self._inputs),
+            actions=rows(self._actions),
+            values=values,
+            restart=rows(self._restart),
+            valid=rows(self._valid) if self._valid.size else None,
+            rewards=np.where(mask, self._rewards[:count, ready], np.float32(0)),
+            discounts=np.where(mask, self._discounts[:count, ready], np.float32(1)),
+            mask=mask.astype(np.float32),
+            states=self._states[:, ready],
+            weights=self._weights[ready],
+        )
+        is_open = ready[self._open[ready]]
+        for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
+            array[0, is_open] = array[self._steps[is_open], is_open]
+        self._states[0, is_open] = self._states[1, is_open]
+        self._weights[ready] = 1.0
+        self._steps[ready] = 0
+        return trajectories
+
+    def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
+        """Return the batch of an actor-critic, and start the next rollout (see `take`)."""
+        return self.take(expected).to_batch(None, gae_lambda)
+
+    def begin_next(self, values: Array | None = None, weights: Array | None = None) -> None:
+        """Set values and weights (see `Rollout.begin_next`) of the actions in row 0."""
+        starts = self._steps == 0
+        if values is not None:
+            self._values[0, starts] = values[starts]
+        if weights is not None:
+            self._weights[starts] = weights[starts]
+
+    def _ready(self) -> Mask:
+        """Return which environments have steps for the batch, bool [N]."""
+        ready: Mask = self._steps > 0
+        return ready
+
+    def _grow(self) -> None:
+        """Double the capacity."""
+        for name in ("_inputs", "_actions", "_values", "_restart", "_valid", "_rewards", "_discounts"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
