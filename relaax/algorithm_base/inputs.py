@@ -104,7 +104,10 @@ class Inputs:
         A final observation without a valid action counts as one in which all actions are valid.
         """
         final = step.cut_off() if self._masks else None
-        return None if final is None or self._masks is None else self._masks.read(final)[0]
+        if final is None or self._masks is None:
+            return None
+        valid, _ = self._masks.read(final)
+        return _where(step.truncated, valid, self.valid) if self._out_of_step and self.valid is not None else valid
 
     def set_statistics(self, pulled: Pulled) -> None:
         """Normalise by the statistics of `pulled` from now on."""
