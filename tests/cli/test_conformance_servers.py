@@ -41,6 +41,7 @@ def check(address: str, settings: Settings, only: str = "*") -> Report:
 
 
 SERVER_DEPENDENT = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
+OUT_OF_STEP = {c.name for c in server_checks(Settings()) if c.adapted.asks_out_of_step or c.adapted.idles_unasked}
 TIMING_DEPENDENT = {"unexpected_metrics", "unexpected_second_step"}
 
 
@@ -122,6 +123,17 @@ def test_server_that_supports_one_space_only_passes(processes: Processes, tmp_pa
     assert set(not_passed(check(address, own, "step_n*"))) == set()
 
 
+def test_server_with_out_of_step_passes(processes: Processes, tmp_path: Path) -> None:
+    config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py")}, max_failed_handshakes=1000)
+    _, address = processes.start_server(sys.executable, SERVER, "--config", config)
+    for settings in (Settings(), OWN):
+        checks = [check for check in server_checks(settings) if check.name in OUT_OF_STEP]
+        report = check_server(parse_endpoint(address), settings, checks)
+        assert len(report.findings) == len(OUT_OF_STEP)
+        assert set(not_passed(report)) == {"out_of_step_unsupported"}, not_passed(report)
+        assert not report.failed
+
+
 def test_server_with_a_short_idle_timeout_passes() -> None:
     with FaultyServer("impatient") as impatient:
         assert not_passed(check(impatient.address, Settings(), "idle_timeout")) == {}
@@ -130,15 +142,15 @@ def test_server_with_a_short_idle_timeout_passes() -> None:
 def test_server_without_out_of_step_does_not_fail() -> None:
     """A server of an earlier version ignores the fields."""
     with FaultyServer("earlier") as earlier:
-        report = check(earlier.address, Settings(), "*_idle_*")
-        report.findings += check(earlier.address, Settings(), "out_of_step*_protobuf").findings
-        supported = check(earlier.address, Settings(), "out_of_step_unsupported")
-    assert len(report.findings) > 6
-    assert set(not_passed(report)) == {finding.rule for finding in report.findings}
+        checks = [check for check in server_checks(Settings()) if check.name in OUT_OF_STEP]
+        protobuf = [check for check in checks if check.adapted.codec == "protobuf"]
+        report = check_server(parse_endpoint(earlier.address), Settings(), protobuf)
+    assert len(report.findings) > 15
+    assert set(not_passed(report)) == {check.name for check in protobuf} - {"out_of_step_unsupported"}
     for finding in report.findings:
-        assert finding.verdict is Verdict.NOT_APPLICABLE, finding
-        assert "the server does not support environments out of step" in finding.sentence
-    assert not_passed(supported) == {}
+        if finding.rule != "out_of_step_unsupported":
+            assert finding.verdict is Verdict.NOT_APPLICABLE, finding
+            assert "the server does not support environments out of step" in finding.sentence
 
 
 def test_guarded_server_passes_with_its_token() -> None:
@@ -184,4 +196,4 @@ def test_real_server_passes(tmp_path: Path, scheme: str) -> None:
     assert not report.failed, not_passed(report)
     other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
     other_spaces |= {"key_order_protobuf", "key_order_json"}
-    assert set(not_passed(report)) <= SERVER_DEPENDENT | TIMING_DEPENDENT | other_spaces
+    assert set(not_passed(report)) <= SERVER_DEPENDENT | TIMING_DEPENDENT | OUT_OF_STEP | other_spaces

@@ -20,6 +20,8 @@ class ParameterServer(ParameterServerBase):
 
 
 class Agent(AgentBase):
+    out_of_step = True
+
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
         if config.only not in (None, str(observation_space)):
