@@ -93,6 +93,25 @@ class _Frames:
         self.messages[index], self.frames[index] = message, _frame(message, self._sequence.codec)
         return None
 
+    def idle(self, index: int) -> None:
+        """Change the marks of environments out of step: the flag of a hello, or a mask, also of a wrong length."""
+        rng, message = self._rng, copy.deepcopy(self.messages[index])
+        name = "" if isinstance(message, bytes) else message.WhichOneof("message")
+        if name not in ("hello", "welcome", "init", "step"):
+            return self.fields(index)
+        part: Any = getattr(message, name)
+        if name in ("hello", "welcome"):
+            part.out_of_step = not part.out_of_step
+        else:
+            masks = ("idle", "partial") if name == "init" else ("idle", "idle", "first", "terminated", "truncated")
+            mask = getattr(part, rng.choice(masks))
+            length = len(mask) or rng.choice((1, 1, 2, 3))
+            length = rng.choice((length,) * 6 + (length + 1, length - 1, 0, 300))
+            del mask[:]
+            mask.extend(rng.random() < 0.5 for _ in range(length))
+        self.messages[index], self.frames[index] = message, _frame(message, self._sequence.codec)
+        return None
+
     def order(self, index: int) -> None:
         """Drop, duplicate, move or swap a frame."""
         kind = self._rng.choice(("drop", "duplicate", "move", "swap"))
@@ -181,6 +200,7 @@ _MUTATIONS: tuple[Callable[[Any, int], None], ...] = (
     *(_Frames.wire,) * 3,
     *(_Frames.bits,) * 2,
     *(_Frames.order,) * 2,
+    *(_Frames.idle,) * 2,
     *(_Frames.insert, _Frames.length, _Frames.long),
 )
 

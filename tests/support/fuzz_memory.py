@@ -86,10 +86,13 @@ def expected_answers(case: Case) -> Expected:
                 result.frames_read += isinstance(event, Bye)
                 return result
             result.frames_read += 1
-            if isinstance(event, Hello):
-                session = _session(connection, event)
             try:
-                _answer(connection, session, event, result)
+                if isinstance(event, Hello):
+                    welcome = Welcome("", "fuzz", connection.limits, out_of_step=event.out_of_step)
+                    _send(connection, result, welcome)
+                    session = _session(connection, event)
+                else:
+                    _answer(connection, session, event, result)
             except RemoteProtocolError as error:
                 result.early = True
                 _send(connection, result, Error.of(error))
@@ -99,9 +102,7 @@ def expected_answers(case: Case) -> Expected:
 
 def _answer(connection: ServerConnection, session: AgentSession | None, event: Any, result: Expected) -> None:
     assert session is not None or isinstance(event, Ping | Pong)
-    if isinstance(event, Hello):
-        _send(connection, result, Welcome("", "fuzz", connection.limits))
-    elif isinstance(event, Ping):
+    if isinstance(event, Ping):
         _send(connection, result, Pong(event.nonce))
     elif session is None or isinstance(event, Pong):
         pass

@@ -94,6 +94,7 @@ def random_sequence(rng: random.Random) -> MessageSequence:
         autoreset,
         mode=rng.choice(list(Mode)),
         reports_episodes=rng.random() < 0.3,
+        out_of_step=rng.random() < 0.5,
         environment="fuzz",
     )
     messages = [hello, *_episodes(rng, hello, rng.choice((3, 10, 40, 200, 600)))]
@@ -104,44 +105,63 @@ def random_sequence(rng: random.Random) -> MessageSequence:
 
 def _episodes(rng: random.Random, hello: Hello, count: int) -> Iterator[Message]:
     modes = np.broadcast_to(np.array(hello.autoreset), hello.environments)
-    starting = np.zeros(hello.environments, np.bool_)
+    away = np.zeros(hello.environments, np.bool_)
     awaits_init = True
     for _ in range(count):
         chance = rng.random()
         if chance < 0.05:
             yield rng.choice((Ping(rng.getrandbits(32)), Pong(rng.getrandbits(32)), Metrics((("a/b", rng.random()),))))
         elif awaits_init:
-            yield Init(_observation(rng, hello), _mask(rng, hello) if chance < 0.3 else None)
-            awaits_init, starting = False, np.zeros_like(starting)
+            away = _idle(rng, hello)
+            observation = _with_void_rows(rng, _observation(rng, hello), away)
+            yield Init(observation, _mask(rng, hello) if chance < 0.3 else None, away)
+            awaits_init = False
         elif chance < 0.12:
-            truncated = _mask(rng, hello) & ~starting
+            truncated = _mask(rng, hello) & ~away
             yield Reset(_rewards(rng, hello), truncated, _observation(rng, hello) if truncated.any() else None)
             awaits_init = True
         else:
-            message, starting = _step(rng, hello, modes, starting)
+            message, away = _step(rng, hello, modes, away)
             yield message
     if rng.random() < 0.5:
         yield Bye("enough")
 
 
-def _step(rng: random.Random, hello: Hello, modes: np.ndarray, starting: np.ndarray) -> tuple[Step, np.ndarray]:
-    may_end = (modes != Autoreset.DISABLED) & ~starting & (rng.random() < 0.3)
+def _step(rng: random.Random, hello: Hello, modes: np.ndarray, away: np.ndarray) -> tuple[Step, np.ndarray]:
+    """Return a step, and the environments that are between two episodes after it. `away`: those before it."""
+    idle = _idle(rng, hello)
+    may_end = (modes != Autoreset.DISABLED) & ~away & (rng.random() < 0.3)
     terminated, truncated = _mask(rng, hello) & may_end, _mask(rng, hello) & may_end
     ended = terminated | truncated
-    replaced = ended & (modes == Autoreset.SAME_STEP)
+    replaced, shown = ended & (modes == Autoreset.SAME_STEP), ended & (modes == Autoreset.NEXT_STEP)
     episodes = []
     if hello.reports_episodes:
         episodes = [Episode(int(i), rng.choice(REWARDS), rng.randrange(1, 2**32)) for i in np.flatnonzero(ended)]
     step = Step(
         _rewards(rng, hello),
-        _observation(rng, hello),
+        _with_void_rows(rng, _observation(rng, hello), idle & ~shown),
         terminated,
         truncated,
-        _observation(rng, hello) if replaced.any() else None,
-        starting,
+        _with_void_rows(rng, _observation(rng, hello), ~replaced) if replaced.any() else None,
+        away & ~idle,
         episodes,
+        idle,
     )
-    return step, ended & (modes == Autoreset.NEXT_STEP)
+    return step, (away | ended) & idle | shown
+
+
+def _idle(rng: random.Random, hello: Hello) -> np.ndarray:
+    return _mask(rng, hello) & (hello.out_of_step and rng.random() < 0.6)
+
+
+def _with_void_rows(rng: random.Random, leaves: list[np.ndarray], void: np.ndarray) -> list[np.ndarray]:
+    """Return the leaves with arbitrary bytes where `void`, such as NaN."""
+    for leaf in leaves:
+        data = leaf.view(np.uint8).reshape(len(void), -1)
+        data[void] = np.frombuffer(rng.choice((b"\xff" * 8, b"\0" * 8, rng.randbytes(8))), np.uint8)[
+            np.arange(data.shape[1]) % 8
+        ]
+    return leaves
 
 
 def _mask(rng: random.Random, hello: Hello) -> np.ndarray:

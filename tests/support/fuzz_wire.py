@@ -129,7 +129,7 @@ def _messages(data: bytearray) -> list[Message]:
 def matches(answer: Any, wanted: Any) -> bool:
     """Return whether an answer equals the expected one, except fields that the server may choose."""
     if isinstance(wanted, Welcome):
-        return isinstance(answer, Welcome)
+        return isinstance(answer, Welcome) and answer.out_of_step == wanted.out_of_step
     if isinstance(wanted, Error):
         return isinstance(answer, Error) and answer.code == wanted.code and bool(answer.message)
     return same(answer, wanted)

@@ -142,6 +142,7 @@ def _hello(rng: random.Random, environments: int) -> Hello:
         session_id=rng.choice(("", f"s{rng.getrandbits(60)}", f"again{rng.randrange(4)}")),
         reports_episodes=rng.random() < 0.3,
         frame_skip=rng.choice((1, 1, 4, 1000)),
+        out_of_step=rng.random() < 0.3,
     )
 
 
@@ -152,24 +153,24 @@ def _messages(rng: random.Random, hello: Hello, valid: bool, always: float | Non
     """
     yield hello
     n = min(hello.environments, MAX_ENVIRONMENTS)
-    starting = np.zeros(n, np.bool_)
     while True:
-        yield rlx.Init(_observation(rng, n, valid), _mask(rng, n) if rng.random() < 0.2 else None)
-        starting[:] = False
+        away = _idle(rng, hello, n, valid)
+        yield rlx.Init(_observation(rng, n, valid), _mask(rng, n) if rng.random() < 0.2 else None, away)
         for _ in range(rng.randrange(1, 60)):
             if rng.random() < 0.1:
                 yield _metrics(rng, valid)
-            step, starting = _step(rng, hello, n, starting, valid)
+            step, away = _step(rng, hello, n, away, valid)
             if always is not None:
                 step.reward = np.full(n, always)
             yield step
-        truncated = _mask(rng, n) & ~starting
+        truncated = _mask(rng, n) & ~away
         rewards = _numbers(rng, n, valid) if always is None else np.full(n, always)
         yield rlx.Reset(rewards, truncated, _observation(rng, n, valid), _episodes(rng, hello, n, valid))
 
 
-def _step(rng: random.Random, hello: Hello, n: int, starting: np.ndarray, valid: bool) -> tuple[rlx.Step, np.ndarray]:
-    may_end = ~starting & (hello.autoreset[0] != Autoreset.DISABLED) & (rng.random() < 0.3)
+def _step(rng: random.Random, hello: Hello, n: int, away: np.ndarray, valid: bool) -> tuple[rlx.Step, np.ndarray]:
+    idle = _idle(rng, hello, n, valid)
+    may_end = ~away & (hello.autoreset[0] != Autoreset.DISABLED) & (rng.random() < 0.3)
     ended, truncated = _mask(rng, n) & may_end, _mask(rng, n) & may_end
     either = ended | truncated
     same = hello.autoreset[0] == Autoreset.SAME_STEP and bool(either.any())
@@ -179,10 +180,16 @@ def _step(rng: random.Random, hello: Hello, n: int, starting: np.ndarray, valid:
         ended,
         truncated,
         _observation(rng, n, valid) if same else None,
-        starting if valid or rng.random() < 0.95 else _mask(rng, n),
+        away & ~idle if valid or rng.random() < 0.95 else _mask(rng, n),
         _episodes(rng, hello, n, valid) if either.any() else (),
+        idle if valid or rng.random() < 0.95 else _mask(rng, n + 1),
     )
-    return step, either & (hello.autoreset[0] == Autoreset.NEXT_STEP)
+    return step, (away | either) & idle | either & (hello.autoreset[0] == Autoreset.NEXT_STEP)
+
+
+def _idle(rng: random.Random, hello: Hello, n: int, valid: bool) -> np.ndarray:
+    asks = hello.out_of_step or (not valid and rng.random() < 0.02)
+    return _mask(rng, n) & (asks and rng.random() < 0.5)
 
 
 def _numbers(rng: random.Random, n: int, valid: bool) -> np.ndarray:
