@@ -2037,6 +2037,36 @@ ERRORS = (
         "tests/client/test_vector_client.py",
     ),
     planted(
+        "idle-without-the-flag",
+        "environments are marked in `idle` although the welcome has no `out_of_step`",
+        [("relaax/rlx/checks.py", "if idle is not None and not self.out_of_step:", "if False:")],
+        "tests/rlx/test_out_of_step.py",
+    ),
+    planted(
+        "left-environment-plays",
+        "an environment that left is still playing",
+        [("relaax/rlx/checks.py", "_intersection(_union(away, ended), idle)", "_intersection(away, idle)")],
+        "tests/rlx/test_out_of_step.py",
+    ),
+    planted(
+        "final-row-of-leaving-unchecked",
+        "the final observation of a NEXT_STEP environment that leaves is not checked",
+        [("relaax/rlx/checks.py", "~idle if shown is None else ~idle | shown", "~idle")],
+        "tests/rlx/test_out_of_step.py",
+    ),
+    planted(
+        "unasked-out-of-step",
+        "a client accepts `out_of_step` in a welcome although its hello did not ask for it",
+        [("relaax/rlx/handshake.py", "if welcome.out_of_step and not hello.out_of_step:", "if False:")],
+        "tests/rlx/test_handshake.py",
+    ),
+    planted(
+        "idle-not-written",
+        "the fast encoder of steps omits `idle`",
+        [("relaax/rlx/wire/layouts.py", "size += self._write_mask(self._idle, step.idle, pieces)", "pass")],
+        "tests/rlx/test_layouts.py",
+    ),
+    planted(
         "marks-of-a-refused-step",
         "a ping after a refused step treats its ends as reported",
         [
