@@ -434,7 +434,7 @@ class ActorCriticConfig(AgentConfig):
     entropy_weights: Free[dict[str, NonNegativeFloat]] = Field(
         {},
         description="Factors of `entropy_beta` for parts of a Tuple or Dict of actions, by path, such as aim or "
-        "arms/0. Default of each: 1.",
+        "arms/0, with their inner parts. Default of each: 1.",
     )
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
     overlap: Free[bool] = Field(

@@ -21,8 +21,7 @@ class World:
 
     Replace this class by your own simulator, and let `relaax check docking.yaml` play it before it is trained. The rest
     of this file uses the two spaces, `restart` and `do`. Spaces and their values are as in gymnasium: Box, Discrete,
-    MultiBinary, Tuple, Dict; actions may be MultiDiscrete, too. For actions in a Box of real numbers, set the algorithm
-    in the YAML file to da3c_cont.
+    MultiBinary, MultiDiscrete, Tuple, Dict. If all actions are real numbers, try the algorithm da3c_cont, too.
     """
 
     observation_space = Box(-2, 2, shape=(2,))  # distance from the mark, speed

@@ -1,0 +1,1 @@
+"""A shooting range with mixed actions."""
