@@ -31,9 +31,6 @@ class Marks:
     lost: Mask | None = None
 
 
-PLAIN = Marks()
-
-
 class Turns:
     """The environments of a connection that are away, bool [N] or None.
 
@@ -52,13 +49,15 @@ class Turns:
         """Begin an episode in every environment that is not idle."""
         self.away, self.lost = None if idle is None else idle.copy(), None  # the caller may change its array
 
+    def is_plain(self, over: Mask | None, cut: Mask | None, first: Mask | None, idle: Mask | None) -> bool:
+        """Return whether a step needs no `marks`: no environment is away, ends or is idle."""
+        return over is cut is first is idle is self.away is self.lost is None
+
     def marks(self, over: Mask | None, cut: Mask | None, first: Mask | None, idle: Mask | None) -> Marks:
         """Return the marks of a step whose environments terminated (`over`), were truncated (`cut`) or are idle.
 
         `first`: None, or what the caller computed itself. Raises ValueError.
         """
-        if over is cut is first is idle is self.away is self.lost is None:
-            return PLAIN
         none = self._none
         ended = (none if over is None else over) | (none if cut is None else cut)
         away = none if self.away is None else self.away

@@ -139,7 +139,7 @@ class VectorClient(ClientBase):
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
         rests = None if idle is None else self._idle(idle)
-        if self._turns is not None:
+        if self._turns is not None and not self._turns.is_plain(over, cut, begun, rests):
             return self._step_out_of_step(self._turns, rewards, leaves, over, cut, final, begun, rests, episodes)
         actions = None
         if self._lost_ends is None:
