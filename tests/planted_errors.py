@@ -95,7 +95,6 @@ OUT_OF_STEP = "tests/server/rlx_server/test_out_of_step.py"
 TURNS = "tests/client/test_turns.py"
 STRIKES_PY = "relaax/server/security/strikes.py"
 READING_PY = "relaax/server/ports/request_reader.py"
-EPISODES_PY = "algorithms/da3c/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
@@ -221,8 +220,8 @@ ERRORS = (
         [
             (
                 STORED_PY,
-                "self._stack.push(self._add_frames(inputs), restart)",
-                "self._stack.push(self._add_frames(inputs), restart & False)",
+                "self._stack.push(numbers, restart, held)",
+                "self._stack.push(numbers, restart & False, held)",
             )
         ],
         TRANSITIONS,
@@ -1290,18 +1289,17 @@ ERRORS = (
         "newest-statistics",
         "a gradient normalizes with the newest statistics instead of those used for the actions",
         [
-            (INPUTS_PY, "self.normalized(inputs), restart", "inputs, restart"),
+            (INPUTS_PY, "self.newest = inputs, self.normalized(inputs)", "self.newest = inputs, inputs"),
             (
                 AGENT_PY,
-                "            inputs.newest, inputs.state,",
-                "            inputs.normalized(inputs.newest), inputs.state,",
+                "self._actor.act(inputs.newest, inputs.state, None if exploit else self._rollout.row)",
+                "self._actor.act(inputs.normalized(inputs.newest), inputs.state)",
             ),
             (
                 AGENT_PY,
                 "self._actor.act(rollout.newest(), self._inputs.state, rollout.row)",
                 "self._actor.act(self._inputs.normalized(rollout.newest()), self._inputs.state)",
             ),
-            (AGENT_PY, "None if exploit else self._rollout.row", "None"),
             (AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),
         ],
         CONT_GRADIENT,
@@ -1345,7 +1343,7 @@ ERRORS = (
     planted(
         "whole-padding-learned",
         "the padding of a shorter episode is learned from",
-        [(EPISODES_PY, "[:, None] < lengths).astype", "[:, None] < lengths.max()).astype")],
+        [("relaax/algorithm_base/ragged.py", "mask=mask.astype", "mask=np.ones_like(mask).astype")],
         EPISODES,
     ),
     planted(
