@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.acting.masks import ActionMasks, choices_of, mask_part, without_mask
+from relaax.algorithm_base.acting.masks import ActionMasks, mask_part, without_mask
 from relaax.algorithm_base.acting.policy_graph import GreedyAction, PolicyGraph
 from relaax.algorithm_base.agent import AgentContext, Leaves, Mask, StepResult
 from relaax.algorithm_base.network import AgentConfig, agent_statistics, history, image_of, image_part, reward_bound
@@ -15,6 +15,7 @@ from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.nn.specification import NetworkSpec
 from relaax.parameters.interfaces import Pulled
+from relaax.rlx.action_masks import choices_of
 
 Array = npt.NDArray[Any]
 

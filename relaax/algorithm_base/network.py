@@ -15,6 +15,7 @@ from relaax.configuration import Fixed, Free, Section
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.rlx import Box, Discrete, MultiDiscrete, Space
+from relaax.rlx.action_masks import ACTION_MASK
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
@@ -31,9 +32,6 @@ for 84 x 84. Entry 2 is from Young and Tian 2019 (MinAtar), for 10 x 10.
 SIDE_INPUT_WIDTH = 64
 """Width of the dense layer for the numbers of an observation with an image."""
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
-
-ACTION_MASK = "action_mask"
-"""Default key of action masks, as in PettingZoo."""
 
 IMAGE_SIDE = 16
 """An array looks like an image if at least two of its axes have at least this length."""

@@ -42,7 +42,7 @@ class EvaluationPlayer:
 
     def __init__(self, policy: Policy | None, lines: TextIO) -> None:
         self._policy, self._lines = policy, lines
-        self._action_space: rlx.Space | None = None
+        self._spaces: tuple[rlx.Space, rlx.Space] | None = None
         self._random: RandomAgent | None = None
         self._game = Game(0, 0)
         self._steps = 0
@@ -50,7 +50,7 @@ class EvaluationPlayer:
 
     def set_environment(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
         """Store the environment's spaces. Raises Failure if the policy was trained on other spaces."""
-        self._action_space = action_space
+        self._spaces = observation_space, action_space
         if self._policy is not None:
             for what, here, trained in (
                 ("observations", observation_space, self._policy.observation_space),
@@ -78,7 +78,8 @@ class EvaluationPlayer:
         self._count(first)
         if self._policy is None:
             if first or self._random is None:
-                self._random = RandomAgent(self._action_space, None, self._game.seed)
+                assert self._spaces is not None, "set_environment precedes act"
+                self._random = RandomAgent(*self._spaces, None, self._game.seed)
             return self._random.init(observation)
         try:
             if first:

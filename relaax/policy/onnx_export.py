@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Discrete, Space
-from relaax.algorithm_base.acting.masks import choices_of
 from relaax.algorithm_base.acting.policy_graph import (
     LargestOutput,
     LargestOutputs,
@@ -38,8 +37,9 @@ from relaax.algorithm_base.acting.policy_graph import (
 )
 from relaax.algorithm_base.network import is_image, looks_like_image, one_hot_sizes
 from relaax.libraries import explained
-from relaax.nn.distributions import MASKED
+from relaax.nn.distributions import LEAST_VALID, MASKED
 from relaax.policy.policy import Policy
+from relaax.rlx.action_masks import choices_of
 
 OPSET = 17
 _BATCH = "N"
@@ -227,7 +227,7 @@ class _Builder:
                 choices = rule.choices if isinstance(rule, LargestOutputs) else choices_of(element)
                 parts = [values] if len(choices) == 1 else self._split(values, list(choices))
                 if self._valid:
-                    parts = [self._node("Where", next(valid), x, self._constant(MASKED)) for x in parts]
+                    parts = [self._masked(next(valid), part) for part in parts]
                     values = parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=1)
                 indices = [self._node("ArgMax", part, axis=1, keepdims=1) for part in parts]
                 action = indices[0] if len(indices) == 1 else self._node("Concat", *indices, axis=1)
@@ -237,6 +237,10 @@ class _Builder:
             self._output(self._reshape(action, [-1, *element.shape]), name, element.dtype, element.shape)
         for head, values in heads.items():  # that no rule uses, such as variances
             self._add_head(head, values)
+
+    def _masked(self, valid: str, values: str) -> str:
+        bounded = self._node("Max", values, self._constant(LEAST_VALID))
+        return self._node("Where", valid, bounded, self._constant(MASKED))
 
     def _add_head(self, head: str, values: str) -> None:
         self._output(values, head, np.float32, (self._graph.network.heads[head],))

@@ -19,7 +19,8 @@ from relaax.algorithm_base import (
     Tuple,
     load_algorithm,
 )
-from relaax.algorithm_base.acting.masks import ActionMasks, choices_of, mask_part, mask_refusal, without_mask
+from relaax.algorithm_base.acting.masks import ActionMasks, mask_part, mask_refusal, without_mask
+from relaax.rlx.action_masks import choices_of
 
 VECTOR, CAMERA = Box(-1, 1, shape=(3,)), Box(0, 255, shape=(36, 36), dtype="uint8")
 MASK = Box(0, 1, shape=(4,), dtype="int8")
@@ -140,6 +141,6 @@ def test_mask_without_a_valid_action_names_environment_and_step() -> None:
     with pytest.raises(InvalidObservation) as raised:
         masks.check(np.array([False, True]), 9)
     assert str(raised.value) == (
-        "action_mask of environment 1 allows no action at step 9 of the connection: every choice needs a valid action, "
+        "action_mask of environment 1 allows no action at step 9 over all episodes: every choice needs a valid action, "
         "unless the episode has ended"
     )

@@ -163,7 +163,7 @@ FAULTS = {
     "number_as_flag": (lambda: Changed(2, 0), f"warning: {PLACE}terminated is 0: return True or False"),
     "info": (lambda: Changed(4, [1]), f"error: {PLACE}info is [1]: return a dict, such as {{}}"),
     "pickle": (lambda: Changed(4, {"f": lambda: 0}), f"warning: {PLACE}info['f'], of type function, cannot be pickled"),
-    "mask": (lambda: Changed(4, {"action_mask": 0}), f"warning: {PLACE}info has an entry 'action_mask', but the"),
+    "mask": (lambda: Changed(4, {"action_mask": 0}), f"warning: {PLACE}info has an entry 'action_mask', which "),
     "dtype": (
         lambda: Changed(0, np.zeros(2)),
         f"warning: {PLACE}observation is float64, but its space is float32: RELAAX converts it, but wrappers may not; "
@@ -350,6 +350,69 @@ def test_valid_vector_of_any_autoreset_mode_passes(mode: AutoresetMode) -> None:
     assert report.episodes >= 3
 
 
+class Masked(Good):
+    """An environment with one valid action. The mask of the step `blocked` allows nothing."""
+
+    def __init__(self, blocked: int, actions: Any) -> None:
+        self._blocked, self.action_space, self._strict = blocked, actions, blocked != 7
+        self._size = int(actions.n if hasattr(actions, "n") else sum(actions.nvec))
+        parts = {"at": Good.observation_space, "action_mask": gymnasium.spaces.MultiBinary(self._size)}
+        self.observation_space = gymnasium.spaces.Dict(parts)
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return self._with_mask(observation), info
+
+    def step(self, action: Any) -> Any:
+        assert not self._strict or np.asarray(action).reshape(-1)[0] == self._valid, "an invalid action"
+        observation, *others = super().step(action)
+        return self._with_mask(observation), *others
+
+    def _with_mask(self, observation: Any) -> Any:
+        self._valid = int(self.np_random.integers(2))
+        mask = np.ones(self._size, np.int8)
+        mask[1 - self._valid] = 0
+        if self.steps == self._blocked:
+            mask[:2] = 0
+        return {"at": observation, "action_mask": mask}
+
+
+@pytest.mark.parametrize("actions", [gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiDiscrete([2, 3])], ids=str)
+@pytest.mark.parametrize("vector", ["none", "sync", "same_step", "next_step"])
+def test_check_plays_valid_actions_and_refuses_empty_masks(vector: str, actions: Any) -> None:
+    def made(blocked: int) -> Any:
+        if vector == "none":
+            return Masked(blocked, actions)
+        if vector == "sync":
+            return SyncVectorEnv([lambda: Masked(-1, actions), lambda: Masked(blocked, actions)])
+        own = SyncVectorEnv([lambda: Masked(blocked, actions)] * 2, autoreset_mode=AutoresetMode[vector.upper()])
+        return Opaque(own)
+
+    assert findings(made(-1)) == []
+    assert findings(made(20)) == [], "the mask of a last observation has no effect"
+    (found,) = findings(made(7))
+    assert "step 7" in found
+    assert (
+        "observation['action_mask'] allows no action of a choice: servers refuse it; mark a valid action, or end the "
+        "episode"
+    ) in found
+
+
+class Opaque(VectorEnv[Any, Any, Any]):
+    """A vector that hides its environments."""
+
+    def __init__(self, vector: Any) -> None:
+        self._vector, self.autoreset_mode, self.num_envs = vector, vector.metadata["autoreset_mode"], vector.num_envs
+        self.single_observation_space = vector.single_observation_space
+        self.single_action_space = vector.single_action_space
+
+    def reset(self, **options: Any) -> Any:
+        return self._vector.reset(**options)
+
+    def step(self, actions: Any) -> Any:
+        return self._vector.step(actions)
+
+
 class World:
     observation_space = Dict({"a": Box(-1, 1, (2,)), "action_mask": Discrete(2)})
     action_space = Discrete(2)
@@ -368,10 +431,7 @@ class World:
 
 
 def test_findings_of_worlds_name_the_parts_of_observations() -> None:
-    mask, bounds = findings(Worlds(World, 2))
-    assert mask.startswith(
-        "warning: the observation has a part 'action_mask', but the algorithms of RELAAX do not mask"
-    )
+    (bounds,) = findings(Worlds(World, 2))
     assert bounds.startswith("error: step 2 of the vector: environment 0: observation['a'][1] is 2, outside the bounds")
 
 

@@ -31,6 +31,9 @@ ACTION_SPACES = [
 ]
 
 
+STATES = spaces.Box(-1, 1, (2,), np.float32)
+
+
 def serve_counting(conn: PeerConnection) -> None:
     conn.policy = counting_policy
     serve(conn)
@@ -42,15 +45,42 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_random_actions_are_in_the_space(space: Any) -> None:
-    agent = RandomAgent(space, seed=1)
+    agent = RandomAgent(STATES, space, seed=1)
     for _ in range(50):
         assert agent.init(None) in space
 
 
+@pytest.mark.parametrize("count", [None, 6])
+def test_random_choices_are_uniform_over_the_valid_actions(count: int | None) -> None:
+    actions = spaces.Dict({"a": spaces.Discrete(3, start=5), "b": spaces.Box(-1, 1), "c": spaces.MultiDiscrete([2, 3])})
+    agent = RandomAgent(spaces.Dict({"at": STATES, "action_mask": spaces.MultiBinary(8)}), actions, count, seed=4)
+    assert agent.masked
+    mask, rows = np.array([1, 0, 1, 0, 1, 1, 1, 0], np.int8), count or 1
+    state = {"at": np.zeros((rows, 2), np.float32), "action_mask": np.tile(mask, (rows, 1))}
+    taken = []
+    for _ in range(1200 // rows):
+        drawn = agent.step(None, state if count else {key: part[0] for key, part in state.items()})
+        taken.append(np.column_stack([np.reshape(drawn["a"], rows), np.reshape(drawn["c"], (rows, 2))]))
+    first, *others = np.concatenate(taken).T
+    shares = {int(action): float(np.mean(first == action)) for action in np.unique(first)}
+    assert shares == {5: pytest.approx(0.5, abs=0.06), 7: pytest.approx(0.5, abs=0.06)}
+    assert [np.unique(column).tolist() for column in others] == [[1], [0, 1]]
+
+
+def test_random_agent_acts_where_a_mask_allows_nothing() -> None:
+    agent = RandomAgent(
+        spaces.Dict({"at": STATES, "action_mask": spaces.MultiBinary(3)}), spaces.Discrete(3), 2, seed=0
+    )
+    state = {"at": np.zeros((2, 2), np.float32), "action_mask": np.array([[0, 0, 0], [0, 1, 0]], np.int8)}
+    drawn = np.array([agent.step(None, state) for _ in range(60)])
+    assert set(drawn[:, 0]) == {0, 1, 2}
+    assert set(drawn[:, 1]) == {1}
+
+
 def test_every_action_is_drawn_and_a_seed_repeats_the_draws() -> None:
-    drawn = [RandomAgent(rlx.Discrete(4), 8, seed=2).step(None, None) for _ in range(2)]
+    drawn = [RandomAgent(STATES, rlx.Discrete(4), 8, seed=2).step(None, None) for _ in range(2)]
     np.testing.assert_array_equal(*drawn)
-    agent = RandomAgent(rlx.Discrete(4), 8, seed=3)
+    agent = RandomAgent(STATES, rlx.Discrete(4), 8, seed=3)
     assert {int(action) for _ in range(20) for action in agent.step(None, None)} == {0, 1, 2, 3}
 
 

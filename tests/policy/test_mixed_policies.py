@@ -11,8 +11,8 @@ import pytest
 
 import relaax.policy
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, StepResult, Tuple
-from relaax.algorithm_base.acting.masks import choices_of
 from relaax.policy.onnx_export import onnx_of
+from relaax.rlx.action_masks import choices_of
 from support.onnx_session import ENVIRONMENTS, ModelSession
 from support.policy_files import bundled, write
 

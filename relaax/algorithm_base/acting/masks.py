@@ -1,30 +1,10 @@
-"""Action masks: the part of an observation that marks the actions which are valid now.
-
-The mask is one part of a Dict, such as `action_mask` (the convention of PettingZoo). It has one element for each action
-of each choice of the action space, in the order of the leaves; nonzero means valid. It is no input of the network.
-"""
+"""Action masks (see `relaax.rlx.action_masks`) of an agent. A mask is no input of the network."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
 from relaax.algorithm_base.agent import InvalidObservation, Leaves, Mask
-from relaax.rlx import Dict, Discrete, MultiDiscrete, Space, Tuple
-
-
-def choices_of(action_space: Space) -> tuple[int, ...]:
-    """Return the number of actions of each choice that a mask can restrict: Discrete and MultiDiscrete, in order."""
-    counts: list[int] = []
-    for element in action_space.elements():
-        if isinstance(element, Discrete):
-            counts.append(element.n)
-        elif isinstance(element, MultiDiscrete):
-            counts += element.nvec
-    return tuple(counts)
+from relaax.rlx import Dict, Space, Tuple
+from relaax.rlx.action_masks import choices_of, leaves_named, mask_length, read_mask
 
 
 def mask_part(name: str | None, observation_space: Space) -> int | None:
@@ -49,7 +29,7 @@ def mask_refusal(name: str | None, observation_space: Space, action_space: Space
     element, choices = list(observation_space.elements())[found[0]], choices_of(action_space)
     if not choices:
         return f"{name} is a mask of actions, and the action space {action_space} has no choices; {hint}"
-    size = 0 if isinstance(element, Discrete) else math.prod(element.shape)
+    size = mask_length(element)
     if size != sum(choices):
         what = f"has {size} elements" if size else f"is {element}"
         return f"{name} {what}, and a mask of the action space {action_space} has {sum(choices)}; {hint}"
@@ -71,8 +51,7 @@ class ActionMasks:
     """The masks of N environments. `part`: the index of the mask's leaf. `choices`: see `choices_of`."""
 
     def __init__(self, part: int, choices: tuple[int, ...], name: str) -> None:
-        self._part, self._name = part, name
-        self._starts = np.cumsum([0, *choices[:-1]])
+        self._part, self._choices, self._name = part, choices, name
 
     def inputs_of(self, observations: Leaves) -> Leaves:
         """Return the leaves of the network's inputs."""
@@ -83,25 +62,19 @@ class ActionMasks:
 
         There all actions are marked as valid.
         """
-        leaf: npt.NDArray[Any] = observations[self._part]
-        valid = np.asarray(leaf.reshape(len(leaf), -1) != 0, np.bool_)
-        blocked: Mask = np.asarray(~np.logical_or.reduceat(valid, self._starts, axis=1).all(axis=1), np.bool_)
-        if blocked.any():
-            valid[blocked] = True
-        return valid, blocked
+        return read_mask(observations[self._part], self._choices)
 
     def check(self, blocked: Mask, step: int) -> None:
         """Raise InvalidObservation if an environment in `blocked`, bool [N], needs an action. `step`: its number."""
         if blocked.any():
             raise InvalidObservation(
-                f"{self._name} of environment {int(blocked.argmax())} allows no action at step {step} of the "
-                "connection: every choice needs a valid action, unless the episode has ended"
+                f"{self._name} of environment {int(blocked.argmax())} allows no action at step {step} over all "
+                "episodes: every choice needs a valid action, unless the episode has ended"
             )
 
 
 def _found(name: str | None, space: Space) -> list[int]:
-    ending = f"[{name!r}]"
-    return [] if name is None else [index for index, path in enumerate(space.paths()) if path.endswith(ending)]
+    return [] if name is None else leaves_named(name, space)
 
 
 def _reduced(name: str | None, space: Space) -> Space | None:

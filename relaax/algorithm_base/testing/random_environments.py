@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.acting.masks import choices_of, mask_part
 from relaax.algorithm_base.agent import Leaves, Mask, StepResult
-from relaax.algorithm_base.network import ACTION_MASK
 from relaax.algorithm_base.testing.fake_parameters import ContractBroken
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, ProtocolError, Space
+from relaax.rlx.action_masks import ACTION_MASK, choices_of, mask_leaf
 from relaax.rlx.leaf_checks import LeavesCheck
 
 
@@ -71,7 +70,7 @@ class RandomEnvironments:
         self._rng = np.random.default_rng(seed)
         self._none: Mask = _read_only(np.zeros(environments, np.bool_))
         self._away = self._unwanted = self._none
-        self._mask = mask_part(ACTION_MASK, observation_space)
+        self._mask = mask_leaf(ACTION_MASK, observation_space, action_space)
         self._choices = choices_of(action_space)
         self._choosing = {
             i: leaf for i, leaf in enumerate(action_space.elements()) if isinstance(leaf, Discrete | MultiDiscrete)

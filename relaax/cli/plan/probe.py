@@ -91,7 +91,8 @@ def _measure(peer: Peer, process: Process, seconds: float) -> ProbeResult:
     if not isinstance(hello, rlx.Hello):
         raise StartError(f"the environment's program sent {type(hello).__name__} instead of a hello")
     peer.send(rlx.Welcome("plan", "none", peer.connection.limits))
-    agent, elements = RandomAgent(hello.action_space, hello.environments, seed=0), list(hello.action_space.elements())
+    agent = RandomAgent(hello.observation_space, hello.action_space, hello.environments, seed=0)
+    elements = list(hello.action_space.elements())
     messages, spent, ends = -WARM_UP_MESSAGES, 0.0, float("inf")
     while messages < 1 or time.monotonic() < ends:
         message = peer.receive(SILENCE_SECONDS)
@@ -99,7 +100,8 @@ def _measure(peer: Peer, process: Process, seconds: float) -> ProbeResult:
             messages += 1
             if messages == 0:
                 spent, ends = processor_seconds([process.pid], descendants=True), time.monotonic() + seconds
-            drawn = zip(hello.action_space.flatten(agent.step(None, None)), elements, strict=True)
+            states = hello.observation_space.unflatten(message.observation) if agent.masked else None
+            drawn = zip(hello.action_space.flatten(agent.step(None, states)), elements, strict=True)
             peer.answer(rlx.Actions([np.asarray(leaf, element.dtype) for leaf, element in drawn]))
         elif isinstance(message, rlx.Ping):
             peer.send(rlx.Pong(message.nonce))

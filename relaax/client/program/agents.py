@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,9 @@ from relaax import rlx
 from relaax.client.connection.address import LOCAL
 from relaax.client.connection.failure import EnvironmentFault, Failure
 from relaax.client.connection.values import values_of
+from relaax.rlx.action_masks import ACTION_MASK, choices_of, mask_leaf, read_mask
+
+Array = npt.NDArray[np.float64]
 
 _STREAM = (1,)
 """Spawn key of the agent's random numbers. An environment with the same seed uses the stream without a key."""
@@ -50,19 +53,45 @@ class _Agent:
 class RandomAgent(_Agent):
     """An agent with random actions: for one environment (`environments` None), or for a vector.
 
-    Actions are uniform over the action space. Elements of a Box without bounds are uniform from -1 to 1.
+    Actions are uniform over the action space. Elements of a Box without bounds are uniform from -1 to 1. If the states
+    have an action mask (the part `action_mask` of a Dict), choices are uniform over the valid actions, and over all
+    actions where a mask allows none.
+
+    `masked`: whether the states have a mask. Only then are the states read.
     """
 
-    def __init__(self, action_space: Any, environments: int | None = None, seed: int | None = None) -> None:
-        self._values = values_of(action_space)
+    def __init__(
+        self, observation_space: Any, action_space: Any, environments: int | None = None, seed: int | None = None
+    ) -> None:
+        self._observe, self._values = values_of(observation_space), values_of(action_space)
         self._single = environments is None
         self._environments = environments or 1
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_STREAM))
+        self._mask = mask_leaf(ACTION_MASK, self._observe.space, self._values.space)
+        self.masked = self._mask is not None
 
     def _act(self, states: Any, first: bool) -> Any:
-        return self._values.from_leaves(
-            iter([self._draw(space) for space in self._values.space.elements()]), self._single
-        )
+        return self.draw(self._observe.to_leaves(states, 0 if self._single else 1) if self.masked else None)
+
+    def draw(self, observed: rlx.Leaves | None) -> Any:
+        """Return random actions. `observed`: the leaves of the states; None if all actions are valid."""
+        elements, leaves = self._values.space.elements(), []
+        if self._mask is None or observed is None:
+            return self._values.from_leaves(iter([self._draw(space) for space in elements]), self._single)
+        mask = observed[self._mask]
+        valid, _ = read_mask(mask[None] if self._single else mask, choices_of(self._values.space))
+        scores = np.where(valid, self._rng.random(valid.shape), -1.0)
+        for space in elements:
+            counts = choices_of(space)
+            own, scores = scores[:, : sum(counts)], scores[:, sum(counts) :]
+            leaves.append(self._draw_largest(space, own, counts) if counts else self._draw(space))
+        return self._values.from_leaves(iter(leaves), self._single)
+
+    def _draw_largest(self, space: rlx.ElementarySpace, scores: Array, counts: Sequence[int]) -> npt.NDArray[Any]:
+        """Return the actions with the largest scores, float64 [N, sum(counts)], of each choice."""
+        parts = np.split(scores, np.cumsum(counts)[:-1], axis=1)
+        columns = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+        return columns[:, 0] + space.start if isinstance(space, rlx.Discrete) else columns
 
     def _draw(self, space: rlx.ElementarySpace) -> npt.NDArray[Any]:
         shape = (self._environments, *space.shape)
@@ -80,10 +109,6 @@ class RandomAgent(_Agent):
 
 class CheckingAgent(RandomAgent):
     """A RandomAgent that raises EnvironmentFault if a state is not in the observation space."""
-
-    def __init__(self, observation_space: Any, action_space: Any, environments: int | None, seed: int | None) -> None:
-        super().__init__(action_space, environments, seed)
-        self._observe = values_of(observation_space)
 
     def _act(self, states: Any, first: bool) -> Any:
         try:

@@ -143,8 +143,8 @@ class _SingleCheck(_Check):
 
     def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
         super().__init__(_without_checker(env), place, findings, limits, seed)
-        self._agent = RandomAgent(env.action_space, seed=seed)
-        self._outcome = OutcomeCheck(env.observation_space, findings)
+        self._agent = RandomAgent(env.observation_space, env.action_space, seed=seed)
+        self._outcome = OutcomeCheck(env.observation_space, env.action_space, findings)
         self._first_outcomes: list[Any] = []  # outcomes of the first steps from the seed
         self._actions: list[Any] = []
 
@@ -156,13 +156,15 @@ class _SingleCheck(_Check):
         seed: int | None = self._seed
         while not self.limits.reached:
             self._steps = 0
-            self._keep_outcome(self._reset(seed))
+            seen = self._reset(seed)
+            self._keep_outcome(seen)
             seed, over, total = None, False, 0.0
             while not over and not self.limits.reached:
-                action = self._agent.init(None)
+                action = self._agent.draw(seen)
                 if len(self._actions) < _REPEATED_STEPS:
                     self._actions.append(action)
                 outcome, over = self._step(action)
+                seen = outcome[0]
                 self._keep_outcome(outcome)
                 total += outcome[1] or 0.0
             if over:
@@ -179,7 +181,9 @@ class _SingleCheck(_Check):
     def _reset(self, seed: int | None) -> Any:
         observation, info = self._unpacked("reset", self._call("reset", seed=seed), 2, "observation, info")
         self._outcome.info(self._where, info)
-        return self._outcome.observation(self._where, observation)
+        leaves = self._outcome.observation(self._where, observation)
+        self._outcome.mask(self._where, leaves)
+        return leaves
 
     def _step(self, action: Any) -> tuple[Any, bool]:
         self._steps += 1
@@ -190,7 +194,10 @@ class _SingleCheck(_Check):
         over = self._outcome.flag(self._where, "terminated", terminated)
         cut = self._outcome.flag(self._where, "truncated", truncated)
         self._outcome.info(self._where, info)
-        return (self._outcome.final(self._where, observation, over, cut), number, over, cut), over or cut
+        leaves = self._outcome.final(self._where, observation, over, cut)
+        if not over and not cut:
+            self._outcome.mask(self._where, leaves)
+        return (leaves, number, over, cut), over or cut
 
     def _check_determinism(self) -> None:
         """Repeat the first steps from the same seed, and compare the outcomes."""
@@ -210,7 +217,12 @@ class _SingleCheck(_Check):
                 return
 
     def _check_with_gymnasium(self) -> None:
-        """Add the findings of gymnasium's checker, which also checks spaces and signatures."""
+        """Add the findings of gymnasium's checker, which also checks spaces and signatures.
+
+        It draws from all actions, so it is not used if only some are valid.
+        """
+        if self._agent.masked:
+            return
         try:
             import gymnasium
             from gymnasium.utils.env_checker import check_env
@@ -236,14 +248,14 @@ class _VectorCheck(_Check):
 
     def _play(self) -> None:
         count, mode = self._env.num_envs, autoreset_of(self._env)
-        agent = RandomAgent(self._env.single_action_space, count, self._seed)
-        outcome = OutcomeCheck(self._env.single_observation_space, self._findings, axes=1)
-        self._reset(outcome, seed=self._seed)
+        spaces = self._env.single_observation_space, self._env.single_action_space
+        agent, outcome = RandomAgent(*spaces, count, self._seed), OutcomeCheck(*spaces, self._findings, axes=1)
+        seen = self._reset(outcome, seed=self._seed)
         lengths, totals, begins = np.zeros(count, np.int64), np.zeros(count), np.zeros(count, np.bool_)
         while not self.limits.reached:
             self._steps += 1
-            states, rewards, *flags, infos = self._unpacked("step", self._call("step", agent.init(None)), 5, _STEP)
-            self._check_rows(outcome, states)
+            states, rewards, *flags, infos = self._unpacked("step", self._call("step", agent.draw(seen)), 5, _STEP)
+            seen = self._check_rows(outcome, states)
             rewards = self._checked_batch("rewards", rewards, count, "iufb")
             terminated, truncated = (
                 self._checked_batch(what, flag, count, "b")
@@ -259,22 +271,29 @@ class _VectorCheck(_Check):
             if mode == "same_step" and ended.any():
                 self._check_final(infos, truncated & ~terminated)
             if mode == "disabled" and ended.any():
-                self._reset(outcome, options={"reset_mask": ended.copy()})
+                seen = self._reset(outcome, options={"reset_mask": ended.copy()})
+            else:
+                outcome.mask(self._where, seen, ended if mode == "next_step" else None)
             begins = ended if mode == "next_step" else begins
 
     @property
     def _where(self) -> str:
         return f"step {self._steps} of the vector: " if self._steps else "reset of the vector: "
 
-    def _reset(self, outcome: OutcomeCheck, **options: Any) -> None:
+    def _reset(self, outcome: OutcomeCheck, **options: Any) -> rlx.Leaves | None:
         reset = self._call("reset", **options)
-        self._check_rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
+        leaves = self._check_rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
+        outcome.mask(self._where, leaves)
+        return leaves
 
-    def _check_rows(self, outcome: OutcomeCheck, states: Any) -> None:
+    def _check_rows(self, outcome: OutcomeCheck, states: Any) -> rlx.Leaves | None:
+        """Return the leaves; None if they are not in the space, or if there is not one row for each environment."""
         leaves = outcome.observation(self._where, states)
         if leaves is not None and any(len(leaf) != self._env.num_envs for leaf in leaves):
             text = f"observations have {len(leaves[0])} rows for {self._env.num_envs} environments"
             self._findings.error("rows", f"{self._where}{text}")
+            return None
+        return leaves
 
     def _checked_batch(self, what: str, values: Any, count: int, kinds: str) -> npt.NDArray[Any]:
         """Return `values` as numbers or flags of shape [N]. Raises _Unusable if they are different."""

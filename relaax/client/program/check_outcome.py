@@ -13,11 +13,11 @@ import numpy.typing as npt
 from relaax import rlx
 from relaax.client.connection.values import flag_of, require_final, reward_of, values_of
 from relaax.client.program.check_report import Findings
+from relaax.rlx.action_masks import ACTION_MASK, choices_of, mask_leaf, read_mask
 from relaax.rlx.messages import MAX_REWARD
 from relaax.rlx.value_mismatch import ValueMismatch
 
 Parts = dict[str, npt.NDArray[Any]]
-_MASK = "action_mask"
 
 
 class OutcomeCheck:
@@ -26,16 +26,16 @@ class OutcomeCheck:
     `where`, in its methods: the prefix of a finding, such as "episode 1, step 3: ".
     """
 
-    def __init__(self, space: Any, findings: Findings, axes: int = 0) -> None:
-        """Raises UnsupportedSpace and ValueError if the space is not supported."""
-        self._values = values_of(space)
+    def __init__(self, space: Any, action_space: Any, findings: Findings, axes: int = 0) -> None:
+        """Raises UnsupportedSpace and ValueError if a space is not supported."""
+        self._values, actions = values_of(space), values_of(action_space).space
         self._findings = findings
         self._axes = axes
         self._elements = dict(zip(self._values.space.paths(), self._values.space.elements(), strict=True))
         self._before: list[tuple[npt.NDArray[Any], bytes]] = []
-        self._has_mask = False
-        if any(_MASK in path for path in self._elements):
-            self._mask(f"the observation has a part {_MASK!r}")
+        self._choices = choices_of(actions)
+        self._mask = mask_leaf(ACTION_MASK, self._values.space, actions)
+        self._has_mask = any(ACTION_MASK in path for path in self._elements)
 
     def observation(self, where: str, value: Any) -> rlx.Leaves | None:
         """Check an observation or a batch. Return its leaves; None if it is not in its space."""
@@ -86,14 +86,32 @@ class OutcomeCheck:
             return None
         return self.observation(where, observation)
 
+    def mask(self, where: str, leaves: rlx.Leaves | None, unwanted: npt.NDArray[np.bool_] | None = None) -> None:
+        """Check that the action mask of an observation or a batch allows an action. `unwanted`: rows without action."""
+        if self._mask is None or leaves is None:
+            return
+        leaf = leaves[self._mask] if self._axes else leaves[self._mask][None]
+        _, blocked = read_mask(leaf, self._choices)
+        if unwanted is not None:
+            blocked &= ~unwanted
+        if blocked.any():
+            row = f"environment {int(blocked.argmax())}: " if self._axes else ""
+            path = list(self._elements)[self._mask]
+            text = f"{where}{row}observation{path} allows no action of a choice"
+            self._findings.error("mask", f"{text}: servers refuse it; mark a valid action, or end the episode")
+
     def info(self, where: str, info: Any) -> None:
         """Check the infos of a reset or a step."""
         if not isinstance(info, Mapping):
             add = self._findings.warning if info is None else self._findings.error
             add("info", f"{where}info is {reprlib.repr(info)}: return a dict, such as {{}}")
             return
-        if _MASK in info and not self._has_mask:
-            self._mask(f"{where}info has an entry {_MASK!r}")
+        if ACTION_MASK in info and not self._has_mask:
+            self._findings.warning(
+                "mask",
+                f"{where}info has an entry {ACTION_MASK!r}, which agents do not get: make it a part of a Dict"
+                " observation, for example with `--action-mask info` of the program for gymnasium",
+            )
         for key, entry in info.items():
             if (reason := _unpicklable(entry)) is not None:
                 what = f"{where}info[{key!r}], of type {type(entry).__name__}, cannot be pickled ({reason})"
@@ -101,13 +119,6 @@ class OutcomeCheck:
                     "pickle",
                     f"{what}, but environments in other processes must pickle it: omit it, or return numbers and text",
                 )
-
-    def _mask(self, what: str) -> None:
-        self._has_mask = True
-        self._findings.warning(
-            "mask",
-            f"{what}, but the algorithms of RELAAX do not mask actions: let invalid actions have no effect",
-        )
 
     def _check_numbers(self, where: str, path: str, leaf: npt.NDArray[Any]) -> None:
         odd = ~np.isfinite(leaf)

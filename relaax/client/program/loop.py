@@ -162,7 +162,7 @@ def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: 
     """Return the agent of `env`: a client of the server at `address`, or a RandomAgent."""
     observe, act = _single_spaces(env, is_vector)
     if address == RANDOM:
-        return RandomAgent(act, env.num_envs if is_vector else None, seed)
+        return RandomAgent(observe, act, env.num_envs if is_vector else None, seed)
     settings = settings | {"observation_space": observe, "action_space": act}
     if not is_vector:
         return Client(address, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +15,8 @@ import numpy as np
 from relaax.client.connection.failure import CannotWrite
 from relaax.client.program.agents import RandomAgent
 from relaax.client.program.checked_env import autoreset_of
+
+Act = Callable[[Any], Any]
 
 LINE_SECONDS = 0.2
 DRAWN_ACTIONS = 1024
@@ -165,46 +167,48 @@ class Paced(_Wrapper):
 def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     """Step an Env or a VectorEnv of gymnasium until an exception is raised, and write its progress to `file`.
 
-    1,024 actions are drawn before the first step and used in rotation. Besides `env.step` there are only a clock, a
-    counter, and a reset if the environment has no autoreset. The lines of the file have `time` and `steps`, as in
-    `Measured`.
+    1,024 actions are drawn before the first step and used in rotation; with an action mask, each step draws. Besides
+    `env.step` there are only a clock, a counter, and a reset if the environment has no autoreset. The lines of the file
+    have `time` and `steps`, as in `Measured`.
     """
     is_vector = hasattr(env, "single_observation_space")
-    space = env.single_action_space if is_vector else env.action_space
-    agent = RandomAgent(space, env.num_envs if is_vector else None, seed)
-    actions = itertools.cycle([agent.init(None) for _ in range(DRAWN_ACTIONS)])
+    names = ("single_observation_space", "single_action_space") if is_vector else ("observation_space", "action_space")
+    observation_space, action_space = (getattr(env, name) for name in names)
+    agent = RandomAgent(observation_space, action_space, env.num_envs if is_vector else None, seed)
+    drawn = itertools.cycle([] if agent.masked else [agent.init(None) for _ in range(DRAWN_ACTIONS)])
+    act: Act = agent.init if agent.masked else lambda states: next(drawn)
     steps = 0
     with JsonLines(file) as lines:
         try:
-            env.reset(seed=seed)
+            states, _ = env.reset(seed=seed)
             lines.write({"steps": steps})
-            for taken in (_vector if is_vector else _single)(env, actions):
+            for taken in (_vector if is_vector else _single)(env, act, states):
                 steps += taken
                 if time.monotonic() >= lines.due:
                     lines.write({"steps": steps})
         finally:
             lines.write({"steps": steps})
-    raise AssertionError("the actions never end")
+    raise AssertionError("the environment is stepped for ever")
 
 
-def _single(env: Any, actions: Iterable[Any]) -> Iterator[int]:
+def _single(env: Any, act: Act, state: Any) -> Iterator[int]:
     """Step one environment for ever. Yield the number of steps each time: 1."""
-    for action in actions:
-        _, _, terminated, truncated, _ = env.step(action)
+    while True:
+        state, _, terminated, truncated, _ = env.step(act(state))
         if terminated or truncated:
-            env.reset()
+            state, _ = env.reset()
         yield 1
 
 
-def _vector(env: Any, actions: Iterable[Any]) -> Iterator[int]:
+def _vector(env: Any, act: Act, states: Any) -> Iterator[int]:
     """Step N environments for ever. Yield N minus the number of environments that used the step to reset."""
     mode, begin = autoreset_of(env), 0
-    for batch in actions:
-        _, _, terminated, truncated, _ = env.step(batch)
+    while True:
+        states, _, terminated, truncated, _ = env.step(act(states))
         yield env.num_envs - begin
         if mode == "next_step":
             begin = int(np.count_nonzero(np.logical_or(terminated, truncated)))
         elif mode == "disabled":
             ended = np.logical_or(terminated, truncated)
             if ended.any():
-                env.reset(options={"reset_mask": ended})
+                states, _ = env.reset(options={"reset_mask": ended})
