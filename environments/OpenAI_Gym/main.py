@@ -96,14 +96,16 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
     around: list[Any] = []
     options: dict[str, Any] = {}
     observe = command.sibling_module(__package__, "observe").Observe(arguments.observe) if arguments.observe else None
+    mask = arguments.action_mask
     _import_box2d(spec)
     try:
-        mode = _mode(spec, atari or bool(wrappers), kwargs, arguments)
+        mode = _mode(spec, atari or bool(wrappers or mask), kwargs, arguments)
         if mode == "vector_entry_point":
             if atari:
                 raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
-            if wrappers:
-                raise command.UsageError("--wrapper wraps each environment: use --vectorization sync or async")
+            if wrappers or mask:
+                option = "--wrapper wraps" if wrappers else "--action-mask reads"
+                raise command.UsageError(f"{option} each environment: use --vectorization sync or async")
             made = gymnasium.make_vec(spec, count, mode, **kwargs)
             return made if observe is None else observe.vector(made)
         if command.watching(arguments) is not None and "render_mode" not in kwargs:
@@ -116,6 +118,9 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         around += wrappers
         if observe is not None:
             around.append(observe)
+        if mask is not None:
+            masking = command.sibling_module(__package__, "action_mask")
+            around.append(lambda env: masking.SendMask(env, mask))
         if mode == "async":
             around.append(process.child_wrapper(None if arguments.life_loss else arguments.metric or ()))
         # The step that ends an episode also resets, so no step is wasted on a reset.
@@ -199,6 +204,11 @@ def parser() -> argparse.ArgumentParser:
     add("--vectorization", choices=("vector_entry_point", "sync", "async"), help=text)
     text = "send only these elements of the observation, counted from 0"
     add("--observe", type=_positions, metavar="I,J,...", help=text)
+    text = (
+        "send the action mask as a part of the observation. info: info['action_mask'] of reset and step. method: the"
+        " method action_masks(), as in SB3-contrib"
+    )
+    add("--action-mask", choices=("info", "method"), help=text)
     text = "an argument of the environment's constructor, as for gymnasium.make, such as is_slippery=false; repeatable"
     add("--kwarg", metavar="NAME=VALUE", type=wrapping.kwarg, action="append", default=[], help=text)
     text = (
