@@ -1,0 +1,1 @@
+"""Goofspiel, a card game with action masks."""
