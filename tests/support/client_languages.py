@@ -92,7 +92,7 @@ LANGUAGES = {
         Language(
             "go",
             ("go",),
-            build=(("go", "vet", "./..."), ("go", "build", "-o", "{out}/", "./cartpole", "./play")),
+            build=(("go", "vet", "./..."), ("go", "build", "-o", "{out}/", "./cartpole", "./nim", "./play")),
             tests=(("go", "test", "."),),
             play=("{out}/play",),
             cartpole=("{out}/cartpole",),
