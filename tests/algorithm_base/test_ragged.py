@@ -39,7 +39,7 @@ def outcome(rollout: RaggedRollout, one: StepResult) -> None:
     rollout.outcome(one, one.rewards, GAMMA, None)
 
 
-def test_reward_of_the_opponents_move_comes_with_the_next_own_step() -> None:
+def test_opponents_reward_comes_with_the_next_own_step() -> None:
     """The example of RLX, section 8: player 0 acts on 10, its opponent on 20, then player 0 wins and both leave."""
     rollout = RaggedRollout(2, 2, SPEC, np.float32, POLICY)
     act(rollout, [10, 99], [1, 99])
