@@ -77,6 +77,25 @@ except TrainingFinished:
 except Failure as failure:
     sys.exit(str(failure))
 """
+TURNS_CLIENT = """
+import sys
+import numpy as np
+from relaax.client import Box, Discrete, TrainingFinished, VectorClient
+
+spaces = {"observation_space": Box(-1, 1, (1,)), "action_space": Discrete(3)}
+try:
+    with VectorClient(sys.argv[1], environments=2, autoreset="same_step", out_of_step=True, **spaces) as client:
+        client.init(np.array([[0.0], [np.nan]], np.float32), idle=np.array([False, True]))
+        turn = 0
+        while True:
+            turn += 1
+            idle = np.arange(2) != turn % 2
+            over = np.full(2, turn % 7 == 0)
+            states = np.where(idle | over, np.nan, 0.5).astype(np.float32)[:, None]
+            client.step(np.ones(2), states, over, idle=idle | over)
+except TrainingFinished:
+    pass
+"""
 IN_STEP = {"out_of_step", "out_of_step_refused"}
 JSON_ONLY = {rule.name for rule in client_rules("server_malformed_json_*")}
 
@@ -118,6 +137,10 @@ def test_python_client_out_of_step_passes(autoreset: str) -> None:
 
 def test_python_client_reconnects_between_episodes() -> None:
     assert not_passed(check([sys.executable, "-c", NEXT_STEP_CLIENT, "{address}"], "re*_between_*")) == {}
+
+
+def test_python_client_passes_out_of_step() -> None:
+    assert not_passed(check([sys.executable, "-c", TURNS_CLIENT, "{address}"], "[eov]*")) == {}
 
 
 @pytest.mark.slow
