@@ -18,7 +18,7 @@ from typing import Any
 
 try:
     from relaax.client import RunSummary, command, run
-    from relaax.client.program import process
+    from relaax.client.program import modules, process
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -74,7 +74,7 @@ def find(arguments: argparse.Namespace) -> Any:
         or "." in arguments.name  # a module, written with a dot instead of the colon
         or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper)))
     ):
-        naming.add_search_path(arguments.path)
+        modules.add_search_path(arguments.path)
     return naming.find(arguments.name, arguments.register, arguments.imports)
 
 
@@ -132,7 +132,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)
     except naming.USAGE_ERRORS as error:  # its message may name a missing library
         given = f" with {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}" if kwargs else ""
-        raise command.UsageError(f"cannot make {spec.id}{given}: {naming.error_text(error)}") from error
+        raise command.UsageError(f"cannot make {spec.id}{given}: {modules.error_text(error)}") from error
 
 
 def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
@@ -210,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--action-mask", choices=("info", "method"), help=text)
     text = "an argument of the environment's constructor, as for gymnasium.make, such as is_slippery=false; repeatable"
-    add("--kwarg", metavar="NAME=VALUE", type=wrapping.kwarg, action="append", default=[], help=text)
+    add("--kwarg", metavar="NAME=VALUE", type=modules.kwarg, action="append", default=[], help=text)
     text = (
         "wrap each environment in this class of gymnasium.wrappers, or MODULE:CLASS, with these arguments, such as"
         " GrayscaleObservation, 'ResizeObservation={\"shape\": [84, 84]}'; repeatable, in order"

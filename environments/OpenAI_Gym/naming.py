@@ -1,28 +1,24 @@
-"""Lookup of environments by id, and of modules, classes and functions by name."""
+"""Lookup of environments by id, and of the packages that register ids."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
-import logging
-import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import gymnasium
 from gymnasium.envs import registration
 
 from relaax.client import command
 from relaax.client.program.families import nearest
+from relaax.client.program.modules import error_text, find_object, import_module
 
 MINATAR = "MinAtar/"
 USAGE_ERRORS = (gymnasium.error.Error, ImportError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 """Errors that mean unusable arguments or missing libraries: a retry does not help."""
-_log = logging.getLogger(__name__)
 _REGISTERING = threading.Lock()  # connections of one program find their environments in parallel
 
 
@@ -59,52 +55,6 @@ def find(name: str, register: str | None = None, imports: Sequence[str] = ()) ->
             return registration.EnvSpec(identifier, f"{module}:{identifier}")
         known = set(gymnasium.registry) - before
         raise command.UsageError(_unknown(identifier, module or " and ".join(imports), sorted(known))) from error
-
-
-def add_search_path(folders: Iterable[str]) -> None:
-    """Search these folders and the working directory for modules, before the installed ones."""
-    for folder in reversed([*folders, os.getcwd()]):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-
-
-def import_module(module: str) -> ModuleType:
-    """Import a module by name. Raises command.UsageError, also for errors of the module's own code."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise command.UsageError(f"cannot import {module}: {error_text(error)}") from error
-        raise command.UsageError(
-            f"there is no module {error.name!r}, neither installed nor in the working directory, the folder of `relaax"
-            " run`'s YAML file, the folders of --path or those of PYTHONPATH"
-        ) from error
-    except Exception as error:  # a module can raise any error
-        raise command.UsageError(f"cannot import {module}: {error_text(error)}") from error
-
-
-def find_object(text: str) -> Any:
-    """Return the object that MODULE:NAME names. Raises command.UsageError if there is no such object."""
-    module, _, name = text.partition(":")
-    if not module or not name:
-        raise command.UsageError(f"{text!r} is not MODULE:NAME, such as minatar.gym:register_envs")
-    found = import_module(module)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise command.UsageError(f"{module} has no {name!r}{nearest(part, dir(found))}")
-        found = getattr(found, part)
-    return found
-
-
-def error_text(error: BaseException) -> str:
-    """Return the message of an error, and log its traceback at level debug.
-
-    The message includes the type unless it is an error of gymnasium or of an import.
-    """
-    _log.debug("traceback of the reported error:", exc_info=error)
-    if isinstance(error, gymnasium.error.Error | ImportError) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error} (--log-level debug shows where)"
 
 
 @functools.cache  # a second call would make gymnasium warn of duplicate ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import json
 import math
@@ -14,6 +13,7 @@ from typing import Any
 from relaax.client import command
 from relaax.client.connection.values import UnsupportedSpace, values_of
 from relaax.client.program.families import nearest
+from relaax.client.program.modules import error_text, find_object, literal
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
 """Wrappers of gymnasium whose steps take several frames, and the argument that sets the number of frames."""
@@ -36,7 +36,7 @@ class Wrapper:
         try:
             made = self.make(env, **self.kwargs)
         except naming.USAGE_ERRORS as error:
-            raise command.UsageError(f"--wrapper {self.name}: {naming.error_text(error)}") from error
+            raise command.UsageError(f"--wrapper {self.name}: {error_text(error)}") from error
         if not isinstance(made, gymnasium.Env):
             raise command.UsageError(f"--wrapper {self.name}: made {made!r}, which is not a gymnasium environment")
         return made
@@ -61,9 +61,8 @@ def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
     """Return a gymnasium wrapper by its name, or MODULE:CLASS. Raises command.UsageError if it does not exist."""
     import gymnasium.wrappers
 
-    naming = command.sibling_module(__package__, "naming")
     if ":" in name:
-        make = naming.find_object(name)
+        make = find_object(name)
     else:
         known = [other for other in gymnasium.wrappers.__all__ if other[0].isupper()]
         if name not in known:
@@ -120,32 +119,15 @@ def accepts(entry_point: Any, kwargs: Mapping[str, Any]) -> bool:
     return kwargs.keys() <= set(_parameters(_load(entry_point))[0])
 
 
-def kwarg(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE for argparse. VALUE is read as JSON, otherwise as a Python literal, otherwise as text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as is_slippery=false")
-    return name, _value(value)
-
-
 def wrapper(text: str) -> tuple[str, dict[str, Any]]:
     """Parse NAME or NAME={...} for argparse, with the arguments of a wrapper as a JSON object."""
     name, equals, value = text.partition("=")
-    kwargs = _value(value) if equals else {}
+    kwargs = literal(value) if equals else {}
     if not name or not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
         raise argparse.ArgumentTypeError(
             f'{text!r} is neither NAME nor NAME={{...}} with arguments, such as ClipReward={{"max_reward": 1}}'
         )
     return name, kwargs
-
-
-def _value(text: str) -> Any:
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text)
-        except (ValueError, SyntaxError, TypeError):
-            pass
-    return text
 
 
 def _to_annotated_type(make: Callable[..., Any], name: str, value: Any) -> Any:
