@@ -17,7 +17,7 @@ import runpy
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -40,10 +40,14 @@ class EvaluationPlayer:
     episodes before it.
     """
 
-    def __init__(self, policy: Policy | None, lines: TextIO) -> None:
-        self._policy, self._lines = policy, lines
+    def __init__(self, options: Mapping[str, Any] | None, lines: TextIO) -> None:
+        """`options`: arguments of `relaax.policy.load`; None for random actions. Raises PolicyError."""
+        self._options, self._lines = options, lines
+        self._policy = None if options is None else load(**options)
+        self._more: dict[int, Policy] = {}
+        """The policies of other agents in the same game than the first: each has a state of its own."""
         self._spaces: tuple[rlx.Space, rlx.Space] | None = None
-        self._random: RandomAgent | None = None
+        self._random: dict[int, RandomAgent] = {}
         self._game = Game(0, 0)
         self._steps = 0
         self._next_report = time.monotonic() + SECONDS_PER_REPORT
@@ -70,30 +74,41 @@ class EvaluationPlayer:
             answer = json.loads(self._lines.readline() or "null")
             if answer is None:
                 return
-            self._game = Game(**answer)
+            self._game, self._steps = Game(**answer), 0
+            self._random.clear()
             yield self._game
 
-    def act(self, observation: Any, first: bool) -> Any:
+    def act(self, observation: Any, first: bool, place: int) -> Any:
         """Return the action. Raises Failure if the observation does not fit."""
-        self._count(first)
-        if self._policy is None:
-            if first or self._random is None:
+        self._count()
+        seed = self._game.seed + place
+        if self._options is None:
+            if place not in self._random:
                 assert self._spaces is not None, "set_environment precedes act"
-                self._random = RandomAgent(*self._spaces, None, self._game.seed)
-            return self._random.init(observation)
+                self._random[place] = RandomAgent(*self._spaces, None, seed)
+            return self._random[place].init(observation)
+        policy = self._policy_of(place)
         try:
             if first:
-                self._policy.reset(seed=self._game.seed)
-            return self._policy.act(observation)
+                policy.reset(seed=seed)
+            return policy.act(observation)
         except PolicyError as error:
             raise Failure(str(error)) from None
+
+    def _policy_of(self, place: int) -> Policy:
+        assert self._options is not None and self._policy is not None
+        if place == 0:
+            return self._policy
+        if place not in self._more:
+            self._more[place] = load(**self._options)
+        return self._more[place]
 
     def record_game(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
         """Send the outcome of an episode."""
         self._send(asdict(Played(game.number, episode.episode_return, episode.length, steps, cut)))
 
-    def _count(self, first: bool) -> None:
-        self._steps = 0 if first else self._steps + 1
+    def _count(self) -> None:
+        self._steps += 1
         if (now := time.monotonic()) >= self._next_report:
             self._next_report = now + SECONDS_PER_REPORT
             self._send({"playing": self._game.number, "steps": self._steps})
@@ -115,15 +130,14 @@ def main() -> None:
     """Run the program MAIN with its arguments and a player inside."""
     descriptor, options, program, *arguments = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as connection, connection.makefile("rw", encoding="utf-8") as lines:
-        policy_options = json.loads(options)
         try:
-            policy = None if policy_options is None else load(**policy_options)
+            player = EvaluationPlayer(json.loads(options), lines)
         except PolicyError as error:
             print_error("relaax eval", error)
             sys.exit(USAGE)
         sys.argv = [program, *arguments]
         sys.path[0] = str(Path(program).parent)  # as if MAIN were run directly
-        with playing(EvaluationPlayer(policy, lines)):
+        with playing(player):
             runpy.run_path(program, run_name="__main__")
 
 

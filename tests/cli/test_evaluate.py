@@ -263,7 +263,7 @@ class FixedPlayer:
     def games(self) -> Iterator[Game]:
         yield Game(0, 11)
 
-    def act(self, observation: Any, first: bool) -> int:
+    def act(self, observation: Any, first: bool, place: int) -> int:
         self._step += 1
         return int(self._act(self._step)) % self._actions
 

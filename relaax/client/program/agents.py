@@ -31,7 +31,7 @@ class _Agent:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def init(self, states: Any) -> Any:
+    def init(self, states: Any, idle: Any = None) -> Any:
         """Return the first actions."""
         return self._act(states, True)
 
@@ -135,8 +135,11 @@ class Player(Protocol):
     def games(self) -> Iterator[Game]:
         """Yield the episodes to play."""
 
-    def act(self, observation: Any, first: bool) -> Any:
-        """Return the action for an observation. `first`: whether it begins an episode."""
+    def act(self, observation: Any, first: bool, place: int) -> Any:
+        """Return the action for an observation. `first`: whether it begins an episode.
+
+        `place`: index among the agents that play the game together.
+        """
 
     def record_game(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
         """Record the outcome of a game.
@@ -168,16 +171,46 @@ def current_player() -> Player:
 
 
 class LocalClient(_Agent):
-    """An agent that passes the observations of one environment, or of a vector of one, to a player."""
+    """An agent that passes the observations of one environment, or of a vector, to a player.
 
-    def __init__(self, player: Player, observation_space: Any, action_space: Any, is_vector: bool, frame_skip: int):
+    `environments`: their number in the vector; None for one environment.
+    """
+
+    def __init__(
+        self, player: Player, observation_space: Any, action_space: Any, environments: int | None, frame_skip: int
+    ) -> None:
         self._player = player
         self._observe, self._actions = values_of(observation_space), values_of(action_space)
-        self._axes = 1 if is_vector else 0
+        self._single = environments is None
+        count = environments or 1
+        self._leaves = [np.zeros((count, *part.shape), part.dtype) for part in self._actions.space.elements()]
+        self._away = np.zeros(count, np.bool_)
         player.set_environment(self._observe.space, self._actions.space, frame_skip)
 
-    def _act(self, states: Any, first: bool) -> Any:
-        leaves = self._observe.to_leaves(states, self._axes)
-        observation = self._observe.space.unflatten([leaf[0].copy() if self._axes else leaf for leaf in leaves])
-        action = self._actions.space.flatten(self._player.act(observation, first))
-        return self._actions.from_leaves((np.asarray(leaf)[None] for leaf in action), not self._axes)
+    def init(self, states: Any, idle: Any = None) -> Any:
+        """Return the first actions."""
+        self._away[:] = idle is not None and idle
+        return self._play(states, ~self._away, ~self._away)
+
+    def step(self, rewards: Any, states: Any, *ends: Any, idle: Any = None, **more: Any) -> Any:
+        """Return the next actions."""
+        ended = np.logical_or(*ends) if ends else np.zeros_like(self._away)
+        wanted = np.ones_like(self._away) if idle is None else ~idle
+        if len(ended) == 1 and ended[0]:  # the game is over
+            wanted = ~ended
+        first = wanted & (self._away | ended)
+        self._away = (self._away | ended) & ~wanted
+        return self._play(states, wanted, first)
+
+    def send(self, reward: float, state: Any, **more: Any) -> Any:
+        """Return the next action."""
+        return self._play(state, ~self._away, self._away)
+
+    def _play(self, states: Any, wanted: npt.NDArray[np.bool_], first: npt.NDArray[np.bool_]) -> Any:
+        leaves = self._observe.to_leaves(states, 0 if self._single else 1)
+        for index in np.flatnonzero(wanted).tolist():
+            own = [leaf if self._single else leaf[index].copy() for leaf in leaves]
+            action = self._player.act(self._observe.space.unflatten(own), bool(first[index]), index)
+            for leaf, part in zip(self._leaves, self._actions.space.flatten(action), strict=True):
+                leaf[index] = part
+        return self._actions.from_leaves(iter(self._leaves), self._single)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relaax.client.connection.address import CHECK, LOCAL, PROBE, RANDOM
 from relaax.client.connection.client import Client, ClientBase
@@ -19,7 +20,7 @@ from relaax.client.connection.vector_client import Autoreset, VectorClient
 from relaax.client.program.agents import CheckingAgent, Game, LocalClient, RandomAgent, current_player
 from relaax.client.program.checked_env import autoreset_of, checked
 from relaax.client.program.measuring import Measured, Paced, step_alone
-from relaax.client.program.summary import Reports, RunSummary, Tally, reporter
+from relaax.client.program.summary import GameTally, Reports, RunSummary, Tally, reporter
 from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
@@ -59,7 +60,9 @@ def run(
 
     `env`: an Env, a VectorEnv with any autoreset mode, a function that returns one, or an id for `gymnasium.make`. An
     environment that this call creates is also closed by it. An Env, and each environment of a SyncVectorEnv, becomes a
-    CheckedEnv.
+    CheckedEnv. If a vector has an attribute `out_of_step` that is true, its mode is SAME_STEP, and `infos["idle"]`,
+    bool [N], of `reset` and `step` marks the environments that want no action, as `VectorClient` describes. For
+    `relaax eval`, `infos["game_over"]` is true when the game that all of them play has ended.
     `episodes`, `steps`: limits over all environments; None for no limit. Episodes are shared evenly among the
     environments of a vector.
     `seed`: seed of the first reset.
@@ -168,7 +171,12 @@ def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: 
         return Client(address, **settings)
     # In mode DISABLED, `_run_vector` resets an environment in the step that ended its episode.
     mode: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
-    return VectorClient(address, environments=env.num_envs, autoreset=mode, **settings)
+    apart = {"out_of_step": True} if _is_out_of_step(env) else {}
+    return VectorClient(address, environments=env.num_envs, autoreset=mode, **apart, **settings)
+
+
+def _is_out_of_step(env: Any) -> bool:
+    return bool(getattr(env, "out_of_step", False))
 
 
 class _StepHooks:
@@ -181,6 +189,7 @@ class _StepHooks:
 
     def count(self, tally: Tally, infos: dict[str, Any], over: list[Episode]) -> Sequence[Episode]:
         """Count the episodes that a step ended. Return the whole episodes to send to the server."""
+        tally.is_over |= bool(infos.get("game_over", False))
         whole: Sequence[Episode] = self._whole_episodes(infos) if self._whole_episodes else ()
         ended = whole if self._whole_episodes else over
         tally.count(ended)
@@ -196,10 +205,12 @@ class _StepHooks:
 
 def _play(env: Any, is_vector: bool, hooks: _StepHooks, settings: Mapping[str, Any]) -> RunSummary:
     """Play the episodes that the player of `relaax eval` names, each from its own seed. Raises Failure."""
-    if is_vector and env.num_envs != 1:
-        raise Failure(f"{env.num_envs} environments: an evaluation needs exactly one")
+    count = env.num_envs if is_vector else 1
+    if count != 1 and not _is_out_of_step(env):
+        raise Failure(f"{count} environments: an evaluation needs exactly one")
     player = current_player()
-    agent = LocalClient(player, *_single_spaces(env, is_vector), is_vector, settings.get("frame_skip", 1))
+    spaces = _single_spaces(env, is_vector)
+    agent = LocalClient(player, *spaces, count if is_vector else None, settings.get("frame_skip", 1))
     start, returns, steps = time.monotonic(), [], 0
     for game in player.games():
         if hooks.watch is not None:
@@ -212,7 +223,14 @@ def _play(env: Any, is_vector: bool, hooks: _StepHooks, settings: Mapping[str, A
 
 
 def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, hooks: _StepHooks) -> tuple[Episode, int, bool]:
-    """Return the episode from the game's seed, its number of steps, and whether it was cut off at `max_steps`."""
+    """Return the episode from the game's seed, its number of steps, and whether it was cut off at `max_steps`.
+
+    If several agents play, the return is the mean of theirs.
+    """
+    if is_vector and env.num_envs > 1:
+        together = GameTally(env.num_envs, game.max_steps)
+        _run_vector(env, agent, together, game.seed, hooks)
+        return together.game(), together.steps, not together.is_over
     played: list[Episode] = []
     tally = Tally(1, episodes=1, steps=game.max_steps, on_episode=played.append)
     (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, hooks)
@@ -244,10 +262,11 @@ def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
 def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _StepHooks) -> None:
     mode = autoreset_of(env)
     seen = values_of(env.single_observation_space)
+    turns = _Turns() if _is_out_of_step(env) else None
     with agent as client:
-        states, _ = env.reset(seed=seed)
+        states, infos = env.reset(seed=seed)
         hooks.show()
-        actions = client.init(states)
+        actions = client.init(states, **(turns.init(infos) if turns else {}))
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.is_complete:
             states, rewards, terminated, truncated, infos = env.step(actions)
@@ -258,7 +277,7 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
             some = np.count_nonzero(ended) > 0
             begins = first if mode == "next_step" and np.count_nonzero(first) else None
             rewards = np.array(rewards, np.float64)
-            over = tally.step(rewards, ended, begins)
+            over = tally.step(rewards, ended, turns.step(infos, ended) if turns else begins)
             if mode != "same_step":
                 hooks.show()  # the last image of an episode
             whole = hooks.count(tally, infos, over)
@@ -269,5 +288,22 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
             if (mode == "same_step" or (mode == "disabled" and ended[0])) and not tally.is_complete:
                 hooks.show()
             ends = (terminated, truncated) if some else ()  # in most steps no episode ends
-            actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
+            marks = {"idle": turns.idle} if turns else {"first": begins}
+            actions = client.step(rewards, states, *ends, final_states=final, episodes=whole, **marks)
             first = ended
+
+
+class _Turns:
+    """The environments of a vector out of step that are idle, and those that are between two episodes."""
+
+    def init(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the client's `init`."""
+        self.idle = self._away = np.array(infos["idle"], np.bool_)
+        return {"idle": self.idle}
+
+    def step(self, infos: Mapping[str, Any], ended: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Store the masks of a step. Return where it was no step of an episode."""
+        self.idle = np.array(infos["idle"], np.bool_)
+        void: npt.NDArray[np.bool_] = self._away | (self.idle & ~ended)
+        self._away = (self._away | ended) & self.idle
+        return void

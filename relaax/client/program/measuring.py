@@ -67,18 +67,18 @@ class _Wrapper:
     def __exit__(self, *raised: Any) -> None:
         self._agent.__exit__(*raised)
 
-    def init(self, states: Any) -> Any:
+    def init(self, states: Any, **more: Any) -> Any:
         """Return the first action of an episode."""
-        return self._call(self._agent.init, 0, states)
+        return self._call(self._agent.init, 0, states, **more)
 
     def send(self, *outcome: Any, **more: Any) -> Any:
         """Return the next action of one environment."""
         return self._call(self._agent.send, 1, *outcome, **more)
 
     def step(self, *outcome: Any, **more: Any) -> Any:
-        """Return the next actions of N environments."""
-        first = more.get("first")
-        void = 0 if first is None else int(first.sum())
+        """Return the next actions of N environments. Out of step, each requested action counts as a step."""
+        without = more.get("idle", more.get("first"))
+        void = 0 if without is None else int(without.sum())
         return self._call(self._agent.step, self._environments - void, *outcome, **more)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:

@@ -72,6 +72,7 @@ class Tally:
                 raise ValueError(f"{name} is {number}: it must be at least 1, or None for no limit")
         self.steps = 0
         self.episodes = 0
+        self.is_over = False
         self.returns: deque[float] = deque(maxlen=episodes or RECENT_EPISODES)
         self._most_steps = steps
         self._most_episodes = episodes
@@ -127,6 +128,27 @@ class Tally:
             self.returns.append(episode.episode_return)
             if self._on_episode is not None:
                 self._on_episode(episode)
+
+
+class GameTally(Tally):
+    """Counts of one game that several agents play together. `is_over`: whether it has ended."""
+
+    def __init__(self, agents: int, steps: int | None) -> None:
+        super().__init__(agents, steps=steps, on_episode=self._add)
+        self._total = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the game has ended, a limit is reached, or the program is exiting."""
+        return self.is_over or super().is_complete
+
+    def game(self) -> Episode:
+        """Return the game as an episode, with the mean of the agents' returns. Unfinished episodes count."""
+        agents = len(self._returns)
+        return Episode(0, (self._total + float(self._returns.sum())) / agents, max(1, round(self.steps / agents)))
+
+    def _add(self, episode: Episode) -> None:
+        self._total += episode.episode_return
 
 
 Reports = Callable[[dict[str, Any]], Mapping[str, float]] | Sequence[str]
