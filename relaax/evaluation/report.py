@@ -7,6 +7,7 @@ import csv
 import io
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, mean, median
@@ -26,6 +27,8 @@ FIRST_REPORT_SECONDS = 30.0
 LAST_REPORT_SECONDS = 600.0
 NOT_COMPARABLE = "human starts: not comparable with null-op scores"
 OURS = "relaax"
+MOST_OUTCOMES = 3
+"""Number of different returns up to which the share of each is printed."""
 Cell = float | None
 
 
@@ -125,6 +128,10 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("smallest, largest", f"{shown(result['min'])}, {shown(result['max'])}"),
         ("steps, frames", f"{result['steps']:,}, {result['frames']:,}"),
     ]
+    counts = Counter(result["returns"])
+    if 1 < len(counts) <= MOST_OUTCOMES:  # a game: won, drawn or lost
+        shares = (f"{shown(value)}: {100 * counts[value] / result['episodes']:.1f} %" for value in sorted(counts)[::-1])
+        rows.append(("returns", ", ".join(shares)))
     if result["cut_off"]:
         rows.append((f"cut off at {result['max_episode_steps']:,} steps", f"{result['cut_off']:,}"))
     if result.get("human_normalized") is not None:

@@ -25,6 +25,7 @@ RESULT = {
     "cut_off": 0,
     "steps": 100,
     "frames": 100,
+    "returns": [],
 }
 
 
@@ -40,3 +41,15 @@ def test_greedy_score_below_training_is_explained(
     shown = capsys.readouterr().out
     assert ("training had a mean return of 1.21 in its last 100 episodes" in shown) is is_explained
     assert ("--sample" in shown) is is_explained
+
+
+@pytest.mark.parametrize(
+    ("returns", "row"),
+    [([1.0, -1.0, 1.0, 0.0], "returns 1: 50.0 %, 0: 25.0 %, -1: 25.0 %"), ([500.0] * 4, None), ([1, 2, 3, 4], None)],
+)
+def test_shares_of_few_different_returns_are_printed(
+    returns: list[float], row: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.print_result({**RESULT, "greedy": None, "training_mean_return": None, "episodes": 4, "returns": returns})
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith("returns")] == ([] if row is None else [row])
