@@ -40,6 +40,7 @@ _BY_EXTRA = {
     "vizdoom": "vizdoom gymnasium cv2",
     "miniworld": "miniworld gymnasium pyglet",
     "miniwob": "miniwob gymnasium selenium cv2",
+    "pettingzoo": "pettingzoo gymnasium pygame",
     "s3": "boto3 botocore",
     "plot": "matplotlib",
     "watch": "imageio imageio_ffmpeg pygame",

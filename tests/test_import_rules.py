@@ -68,7 +68,17 @@ def test_client_imports_rlx_sockets_and_optional_packages() -> None:
 def test_environments_import_only_the_client() -> None:
     # As a script, an environment program imports its sibling modules by their bare names.
     siblings = {path.stem for path in (ROOT / "environments").glob("*/*.py")}
-    simulators = {"ale_py", "minatar", "vizdoom", "miniworld", "pyglet", "selenium", "urllib3", "matplotlib"}
+    simulators = {
+        "ale_py",
+        "minatar",
+        "vizdoom",
+        "miniworld",
+        "pettingzoo",
+        "pyglet",
+        "selenium",
+        "urllib3",
+        "matplotlib",
+    }
     # The robot of TORCS is an RLX client. If it cannot reach the service, the program acts as its RLX server.
     assert (
         foreign("environments", "relaax.client", "relaax.rlx", "numpy", "gymnasium", "cv2", *simulators, *siblings)

@@ -192,6 +192,7 @@ def test_every_command_names_its_missing_extra(line: str, bare: Path) -> None:
         ("ALE", "boxing", "ale-py is not installed; pip install 'relaax[atari]'"),
         ("ViZDoom", "my_way_home", "vizdoom is not installed; pip install 'relaax[vizdoom]'"),
         ("MiniWorld", "MazeS2", "miniworld is not installed; pip install 'relaax[miniworld]'"),
+        ("PettingZoo", "tictactoe", "pettingzoo is not installed; pip install 'relaax[pettingzoo]'"),
         ("MiniWoB", "click-test", "miniwob is not installed; pip install 'relaax[miniwob]'"),
         ("DeepMind_Lab", "nav_maze_static_01", "this Python has no deepmind_lab, which is built from"),
     ],

@@ -70,6 +70,18 @@ def test_gymnasium_keys_reach_the_environment_program(tmp_path: Path) -> None:
     assert arguments.path == [str(tmp_path)]
 
 
+def test_pettingzoo_program_gets_arguments_and_folders(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "relaax-run: {environment: PettingZoo, name: 'my_game:MyGame', kwargs: {size: 4}}\nalgorithm: {path: da3c}\n"
+    )
+    _, main, *words = make_plan(str(file), []).client_command("random", 0)
+    arguments = load_main(Path(main)).parser().parse_args(words)
+    assert (arguments.name, arguments.kwarg, arguments.path) == ("my_game:MyGame", [("size", 4)], [str(tmp_path)])
+    with pytest.raises(ConfigurationError, match="relaax-run.wrappers: is only for gymnasium"):
+        make_plan(str(file), ["run.wrappers=[ClipReward]"])
+
+
 def load_main(path: Path) -> Any:
     return importlib.import_module(f"environments.{path.parent.name}.main")
 

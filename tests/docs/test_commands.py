@@ -74,6 +74,7 @@ EXPECTED = {
     },
     "docs/environments.md": {"one": "return"},
     "docs/gymnasium.md": {"check": "no warnings", "trained": "mean return", "gymnasium": "steps=1000"},
+    "docs/multi-agent.md": {"selfplay": "max_steps", "teams": r"archer: \d+ actions.*knight: \d+ actions"},
     "docs/many-environments.md": {"lives": "minutes", "slow": "answers in"},
     "docs/troubleshoot.md": {"health": '"version"'},
     "docs/seeds.md": {"one": "the same"},

@@ -39,7 +39,7 @@ def assert_quiet(stderr):
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
-@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB", "TORCS"])
+@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB", "PettingZoo", "TORCS"])
 def test_main_is_an_executable_link(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"
@@ -56,6 +56,7 @@ def test_main_is_an_executable_link(family):
         ("ViZDoom", "vizdoom"),
         ("MiniWorld", "miniworld"),
         ("MiniWoB", "miniwob"),
+        ("PettingZoo", "pettingzoo"),
     ],
 )
 def test_python_without_relaax_gets_install_hint(family, extra):

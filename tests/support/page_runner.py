@@ -19,7 +19,7 @@ SERVERS = "servers"
 WATCH = "watch"
 """Name of blocks whose lines run until Ctrl-C."""
 PATIENCE = 600.0  # seconds; a training of the slow tests takes minutes
-PORTS = (7000, 7001, 9100, 9101)
+PORTS = (7000, 7001, 7100, 7101, 9100, 9101)
 
 # Differences from the page: if the libraries are shared with the tests, `pip` only checks that they are present;
 # TensorBoard uses a free port, because other tests may use its default one; $LIMIT ends a training before its target.

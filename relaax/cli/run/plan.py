@@ -23,7 +23,7 @@ from relaax.hosting.loader import find_algorithm, open_algorithm
 from relaax.server.command.configuration import configured
 from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 
-GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
+GYMNASIUM, PETTINGZOO = (bundled_folder("environments") / family / "main.py" for family in ("OpenAI_Gym", "PettingZoo"))
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 MANAGED_KEYS = {
@@ -146,7 +146,8 @@ class Plan:
             yield from ("--register", run.register_)
         for module in run.modules:
             yield from ("--import", module)
-        if self.environment_main == GYMNASIUM and (run.modules or any(":" in name for name in modules)):
+        is_searched = run.modules or any(":" in name for name in modules)
+        if self.environment_main == PETTINGZOO or (self.environment_main == GYMNASIUM and is_searched):
             for folder in folders:
                 yield from ("--path", str(folder))
 
@@ -210,7 +211,7 @@ def _check_gymnasium_keys(run: RunSection, main: Path) -> None:
     The user's own program receives them as options, and must refuse unsupported ones.
     """
     keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "modules": run.modules}
-    given = [key for key, value in keys.items() if value]
+    given = [key for key, value in keys.items() if value and not (main == PETTINGZOO and key == "kwargs")]
     if given and main != GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(
             f"relaax-run.{given[0]}: is only for gymnasium environments (OpenAI_Gym); {run.environment} takes its "

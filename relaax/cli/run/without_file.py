@@ -30,13 +30,14 @@ from relaax.files import write_whole
 from relaax.hosting.loader import find_algorithm, load_config
 from relaax.server.command.hardware import load_tensorflow_quietly
 
-_ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"
+_ATARI, _GYMNASIUM, _PETTINGZOO = "ALE", "OpenAI_Gym", "PettingZoo"
 _PLACES = ("bind", "parameter-server", "replay-server", "checkpoint-dir", "metrics-dir")
 _TASK = ("name", "target-return", "target-evaluation")
 """Keys of relaax-run that belong to one task."""
 _SMALL_TASK = ("network", "max_global_step", "normalize_rewards")
 """Keys of the algorithm that suit a small task only; their defaults follow the spaces."""
 _LEGACY_ATARI = re.compile(r"\w+-v[04]")
+_OF_PETTINGZOO = re.compile(r"pettingzoo[:/](?=.)|(?=(butterfly|classic|sisl)/)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ def _not_python_error(text: str) -> ConfigurationError:
 
 def _family_and_name(identifier: str) -> tuple[str, str]:
     """Return the bundled family of an environment's id or of FAMILY/NAME, and its name there."""
+    if found := _OF_PETTINGZOO.match(identifier):
+        return _PETTINGZOO, identifier[found.end() :]
     namespace, slash, name = identifier.partition("/")
     for family in bundled_names("environments"):
         if slash and namespace == family != _ATARI:

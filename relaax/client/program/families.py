@@ -66,6 +66,14 @@ def require(extra: str, *libraries: str) -> None:
             raise command.UsageError(missing(ModuleNotFoundError(name=library), extra))
 
 
+def missing_library(error: BaseException, extra: str) -> str | None:
+    """Return a sentence that names the library whose import failed, and how to install it; None for other errors."""
+    cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    if not isinstance(cause, ModuleNotFoundError) or cause.name is None:
+        return None
+    return missing(cause, extra) or f"{cause.name} is not installed; pip install {cause.name}"
+
+
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:
     """Run environments against a server, and close them, also after a signal in the middle of a step."""
     return run_then_close(env, lambda: run(env, address, **settings))

@@ -1,0 +1,1 @@
+"""Environments of PettingZoo: each agent is a row of a connection."""
