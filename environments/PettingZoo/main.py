@@ -51,7 +51,7 @@ def make(found: Any, arguments: argparse.Namespace) -> Any:
 
 
 def needs_opponents(address: str, env: Any) -> bool:
-    """Return whether random agents play with the policy if no option says who plays.
+    """Return whether random agents play with the policy if neither --opponents nor --play is given.
 
     In a game of turns, a policy that plays against itself cannot be scored. A check needs environments in step.
     """

@@ -23,7 +23,7 @@ DIES, COMES = 0.08, 0.3
 
 
 class Ledger:
-    """The actions in progress, and the file of those that are complete."""
+    """The actions in progress, and a file of completed actions."""
 
     def __init__(self, folder: str) -> None:
         self._file = (Path(folder) / f"{os.getpid()}-{id(self)}.jsonl").open("w")
@@ -87,7 +87,7 @@ class _Scripted:
         return self._draw(DIES), self._draw(DIES / 2)
 
     def _coming(self) -> list[str]:
-        """Return agents that come back into a game that goes on."""
+        """Return agents that come back while the game continues."""
         away = [agent for agent in self.possible_agents if agent not in self.agents]
         return away[:1] if away and self._draw(COMES) else []
 

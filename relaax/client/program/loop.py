@@ -294,7 +294,7 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
 
 
 class _Turns:
-    """The environments of a vector out of step that are idle, and those that are between two episodes."""
+    """Masks of a vector out of step: idle environments, and environments between two episodes."""
 
     def init(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the client's `init`."""
