@@ -11,7 +11,13 @@ import pytest
 from relaax.algorithm_base import Box, Dict, Discrete, Space, StepResult
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.testing import RandomEnvironments
-from relaax.algorithm_base.transitions import ObservationLayout, Transitions, priorities_of, transition_table
+from relaax.algorithm_base.transitions import (
+    NEXT_VALID,
+    ObservationLayout,
+    Transitions,
+    priorities_of,
+    transition_table,
+)
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.local import LocalReplay
 from relaax.replay.spec import TableDeclaration
@@ -67,11 +73,21 @@ class Values:
         return (sums @ weights / 255).astype(np.float32)
 
 
-def play_episodes(space: Space, history: int, steps: int, groups: int, moments: int, seed: int) -> tuple[Any, ...]:
+def valid_in(inputs: np.ndarray) -> np.ndarray:
+    """Return masks that depend on the inputs, bool [B, ACTIONS]: one or two valid actions."""
+    sums = np.abs(1e3 * inputs.reshape(len(inputs), -1).astype(np.float64)).sum(axis=1).astype(np.int64)
+    first, second = sums % ACTIONS, sums // 7 % ACTIONS
+    valid: np.ndarray = (np.arange(ACTIONS) == first[:, None]) | (np.arange(ACTIONS) == second[:, None])
+    return valid
+
+
+def play_episodes(
+    space: Space, history: int, steps: int, groups: int, moments: int, seed: int, masked: bool = False
+) -> tuple[Any, ...]:
     """Play random episodes with some resets; return the replay memory, the layout and the oracles."""
     rng = np.random.default_rng(seed)
     layout = ObservationLayout(space, history)
-    table = transition_table(layout, 20_000, 1.0)
+    table = transition_table(layout, 20_000, 1.0, mask_size=ACTIONS if masked else 0)
     replay = LocalReplay(TableDeclaration(table), N, groups=groups)
     transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, insert_size=7)
     encoder, values = ObservationEncoder(space, N, history), Values()
@@ -80,13 +96,17 @@ def play_episodes(space: Space, history: int, steps: int, groups: int, moments: 
     )
     oracles = [Oracle(steps) for _ in range(N)]
 
+    def best(inputs: np.ndarray) -> np.ndarray:
+        worth: np.ndarray = values(inputs)
+        return (np.where(valid_in(inputs), worth, -np.inf) if masked else worth).max(axis=1)
+
     def act(inputs: np.ndarray, restart: np.ndarray) -> list[np.ndarray]:
         actions, worth = rng.integers(0, ACTIONS, N), values(inputs)
         for i, oracle in enumerate(oracles):
             if len(oracle.episode) == steps:
-                oracle.complete(inputs[i].copy(), float(worth[i].max()))
+                oracle.complete(inputs[i].copy(), float(best(inputs)[i]))
             oracle.episode.append(Moment(inputs[i].copy(), int(actions[i]), worth[i]))
-        transitions.act(inputs, restart, actions, worth)
+        transitions.act(inputs, restart, actions, worth, valid_in(inputs) if masked else None)
         return [actions]
 
     actions = act(encoder.reset(envs.reset()), np.ones(N, np.bool_))
@@ -99,7 +119,8 @@ def play_episodes(space: Space, history: int, steps: int, groups: int, moments: 
         step = both_ends(envs.step(actions), number)
         cut_off = step.cut_off()
         final = None if cut_off is None else encoder.peek(cut_off)
-        transitions.outcome(step, step.rewards, final, None if final is None else values(final).max(axis=1))
+        final_values, final_valid = (None, None) if final is None else (best(final), valid_in(final))
+        transitions.outcome(step, step.rewards, final, final_values, 1.0, final_valid if masked else None)
         for i, oracle in enumerate(oracles):
             if step.first[i]:
                 oracle.episode.clear()
@@ -109,7 +130,7 @@ def play_episodes(space: Space, history: int, steps: int, groups: int, moments: 
                 oracle.end(None, 0.0)
             elif step.truncated[i]:
                 assert final is not None
-                oracle.end(final[i].copy(), float(values(final)[i].max()))
+                oracle.end(final[i].copy(), float(best(final)[i]))
         actions = act(encoder.push(step.observations, step.restart), step.restart)
     return replay, layout, oracles
 
@@ -129,9 +150,14 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 
 
 @pytest.mark.parametrize(("steps", "groups"), [(1, 1), (5, 2)])
-@pytest.mark.parametrize(("space", "history"), [(VECTOR, 4), (GREY, 4), (COLOUR, 3), (PLANES, 1)])
-def test_transitions_match_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
-    replay, layout, oracles = play_episodes(space, history, steps, groups, 300, seed=steps)
+@pytest.mark.parametrize(
+    ("space", "history", "masked"),
+    [(VECTOR, 4, False), (VECTOR, 4, True), (GREY, 4, False), (GREY, 4, True), (COLOUR, 3, False), (PLANES, 1, False)],
+)
+def test_transitions_match_those_of_whole_episodes(
+    space: Space, history: int, masked: bool, steps: int, groups: int
+) -> None:
+    replay, layout, oracles = play_episodes(space, history, steps, groups, 300, seed=steps, masked=masked)
     wanted = [transition for oracle in oracles for transition in oracle.found]
     state = state_of(replay.table, 1 << 20)
     count = replay.table.size
@@ -156,6 +182,8 @@ def test_transitions_match_those_of_whole_episodes(space: Space, history: int, s
     np.testing.assert_allclose([priorities[number] for number in keys.tolist()], found_priorities, rtol=1e-4)
     go_on = [row for row, observation in enumerate(following) if observation is not None]
     np.testing.assert_array_equal(after[go_on], np.stack([following[row] for row in go_on]))
+    if masked:
+        np.testing.assert_array_equal(columns[NEXT_VALID][go_on], valid_in(after[go_on]))
 
 
 def key(observation: np.ndarray) -> bytes:
