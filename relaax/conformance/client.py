@@ -47,8 +47,8 @@ _QUIET_JUDGES = (did_not_reconnect, judges.exited_with_failure, closed, judges.c
 _NEWER = 99  # a code of a newer server
 # The mistake is in an error message. A client that does not notice it closes too, but then reconnects.
 _FINAL = {"server_error_wait"}
-# A client of an earlier version ignores the field.
-_OF_NEWER_CLIENTS = {"server_welcome_out_of_step"}
+OF_NEWER_CLIENTS = {"server_welcome_out_of_step"}
+"""Golden sequences that no rule plays: a client of an earlier version ignores the field, and makes no mistake."""
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded, _refused = golden_error("overloaded"), golden_error("refused_token")
 _rebalancing = error(ErrorCode.REBALANCING, True, answers=EARLY)
@@ -196,7 +196,7 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
             judges.closed_and_gave_up if conversation.name in _FINAL else closed,
         )
         for conversation in load()
-        if conversation.file == "server_mistakes" and conversation.name not in _OF_NEWER_CLIENTS
+        if conversation.file == "server_mistakes" and conversation.name not in OF_NEWER_CLIENTS
     ),
 ]
 CLIENT_RULES = [ClientRule(*row) for row in _ROWS]

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.conformance.client import CLIENT_RULES
+from relaax.conformance.client import CLIENT_RULES, OF_NEWER_CLIENTS
 from relaax.conformance.vectors import load
 from support.faulty_server import FaultyServer
 
@@ -46,6 +46,8 @@ def test_list_names_every_rule() -> None:
     for rule in CLIENT_RULES:
         assert f"clients: {rule.name} (section {rule.section}): {rule.description}" in result.stdout
     for conversation in load():
+        if conversation.name in OF_NEWER_CLIENTS:
+            continue
         subject = "clients" if conversation.file == "server_mistakes" else "servers"
         assert f"{subject}: {conversation.name} (section {conversation.section})" in result.stdout
     assert "clients:" not in run("--list", "--server", "h:1").stdout
