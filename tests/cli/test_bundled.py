@@ -26,10 +26,15 @@ LAB = "da3c_lab_demo"  # must be built from source, with tools that test machine
 ALWAYS = (
     *("da3c_ale_boxing", "da3c_lstm_cartpole", "da3c_minatar_breakout", "da3cc_gym_pendulum", "n_step_q_gym_cartpole"),
     *("async_q_gym_cartpole", "async_sarsa_ale_pong", "gorila_gym_cartpole", "gorila_distributed_gym_cartpole"),
-    *("apex_gym_cartpole", "apex_ale_boxing"),
+    *("apex_gym_cartpole", "apex_ale_boxing", "da3c_shooter"),
 )
 """Configurations that every machine can run: each algorithm, network and family at least once."""
-TRAINED = {*ALWAYS, "async_sarsa_gym_cartpole"} - {"da3c_minatar_breakout", "apex_ale_boxing", "async_sarsa_ale_pong"}
+TRAINED = {*ALWAYS, "async_sarsa_gym_cartpole"} - {
+    "da3c_minatar_breakout",
+    "apex_ale_boxing",
+    "async_sarsa_ale_pong",
+    "da3c_shooter",
+}
 """Configurations that the slow tests train most often: each algorithm at least once."""
 without_lab = pytest.mark.skipif(
     importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is installed"
@@ -52,7 +57,7 @@ def test_each_configuration_has_a_procfile() -> None:
         *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
         *("async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"),
         *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
-        *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test", "da3c_torcs"),
+        *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test", "da3c_torcs", "da3c_shooter"),
         *("gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "gorila_gym_lunarlander", "gorila_ale_pong"),
         *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale_pong", "apex_ale_boxing"),
     }
