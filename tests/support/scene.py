@@ -35,14 +35,16 @@ class Script:
         truncated: Sequence[int] = (),
         first: Sequence[int] = (),
         final: Any = None,
+        unwanted: Sequence[int] = (),
     ) -> None:
-        """Step the agent. `terminated`, `truncated` and `first` are indices of environments."""
+        """Step the agent. `terminated`, `truncated`, `first` and `unwanted` are indices of environments."""
         masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
+        idle = np.isin(np.arange(self.n), unwanted) if unwanted else None
         if not np.any(masks):
             masks = [masks[0]] * 3  # a worker also passes one array three times if no flag is set
         finals = None if final is None else [np.asarray(final)]
         self._take(
-            self.agent.step(StepResult(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals))
+            self.agent.step(StepResult(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals, idle))
         )
 
     def _take(self, actions: Leaves) -> None:
@@ -68,6 +70,7 @@ class Scene(Script):
         learning_rate: float = 0.5,
         exploit: bool = False,
         weights: Sequence[float] = (),
+        out_of_step: bool = False,
         **keys: Any,
     ) -> None:
         self.weights = weights
@@ -99,6 +102,7 @@ class Scene(Script):
             environments=environments,
             parameters=self.parameters_client,
             exploit=exploit,
+            out_of_step=out_of_step,
         )
         super().__init__(agent, environments)
 
