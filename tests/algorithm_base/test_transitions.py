@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,9 +82,19 @@ def valid_in(inputs: np.ndarray) -> np.ndarray:
 
 
 def play_episodes(
-    space: Space, history: int, steps: int, groups: int, moments: int, seed: int, masked: bool = False
+    space: Space,
+    history: int,
+    steps: int,
+    groups: int,
+    moments: int,
+    seed: int,
+    masked: bool = False,
+    idle: float = 0.0,
 ) -> tuple[Any, ...]:
-    """Play random episodes with some resets; return the replay memory, the layout and the oracles."""
+    """Play random episodes with some resets; return the replay memory, the layout and the oracles.
+
+    `idle`: how often an environment is idle.
+    """
     rng = np.random.default_rng(seed)
     layout = ObservationLayout(space, history)
     table = transition_table(layout, 20_000, 1.0, mask_size=ACTIONS if masked else 0)
@@ -92,36 +102,49 @@ def play_episodes(
     transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, insert_size=7)
     encoder, values = ObservationEncoder(space, N, history), Values()
     envs = RandomEnvironments(
-        space, Discrete(ACTIONS), N, next_step=[True, False, True, False, False], end_probability=0.15, seed=seed
+        space,
+        Discrete(ACTIONS),
+        N,
+        next_step=[True, False, True, False, False],
+        end_probability=0.15,
+        idle_probability=idle,
+        seed=seed,
     )
     oracles = [Oracle(steps) for _ in range(N)]
+    inputs = np.zeros(0)
 
     def best(inputs: np.ndarray) -> np.ndarray:
         worth: np.ndarray = values(inputs)
         return (np.where(valid_in(inputs), worth, -np.inf) if masked else worth).max(axis=1)
 
-    def act(inputs: np.ndarray, restart: np.ndarray) -> list[np.ndarray]:
+    def act(restart: np.ndarray, held: np.ndarray | None = None) -> list[np.ndarray]:
         actions, worth = rng.integers(0, ACTIONS, N), values(inputs)
         for i, oracle in enumerate(oracles):
+            if held is not None and held[i]:
+                continue
             if len(oracle.episode) == steps:
                 oracle.complete(inputs[i].copy(), float(best(inputs)[i]))
             oracle.episode.append(Moment(inputs[i].copy(), int(actions[i]), worth[i]))
-        transitions.act(inputs, restart, actions, worth, valid_in(inputs) if masked else None)
+        transitions.act(inputs, restart, actions, worth, valid_in(inputs) if masked else None, held)
         return [actions]
 
-    actions = act(encoder.reset(envs.reset()), np.ones(N, np.bool_))
+    inputs = encoder.reset(envs.reset())
+    actions = act(np.ones(N, np.bool_))
     for number in range(moments):
         if number in (0, 1, 40, 41, moments // 2):
             transitions.clear()
             for oracle in oracles:
                 oracle.episode.clear()
-            actions = act(encoder.reset(envs.reset()), np.ones(N, np.bool_))
+            inputs = encoder.reset(envs.reset())
+            actions = act(np.ones(N, np.bool_))
         step = both_ends(envs.step(actions), number)
         cut_off = step.cut_off()
         final = None if cut_off is None else encoder.peek(cut_off)
         final_values, final_valid = (None, None) if final is None else (best(final), valid_in(final))
         transitions.outcome(step, step.rewards, final, final_values, 1.0, final_valid if masked else None)
         for i, oracle in enumerate(oracles):
+            if step.held is not None and step.held[i]:
+                continue
             if step.first[i]:
                 oracle.episode.clear()
                 continue
@@ -131,7 +154,10 @@ def play_episodes(
             elif step.truncated[i]:
                 assert final is not None
                 oracle.end(final[i].copy(), float(best(final)[i]))
-        actions = act(encoder.push(step.observations, step.restart), step.restart)
+        void = step.unwanted if idle else None
+        pushed = encoder.push(step.observations, step.restart, void)
+        inputs = pushed if void is None else np.where(void.reshape(-1, *[1] * (pushed.ndim - 1)), inputs, pushed)
+        actions = act(step.restart, step.held)
     return replay, layout, oracles
 
 
@@ -146,6 +172,7 @@ def both_ends(step: StepResult, number: int) -> StepResult:
         step.truncated,
         step.first,
         step.final_observations,
+        step.unwanted,
     )
 
 
@@ -157,7 +184,23 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 def test_transitions_match_those_of_whole_episodes(
     space: Space, history: int, masked: bool, steps: int, groups: int
 ) -> None:
-    replay, layout, oracles = play_episodes(space, history, steps, groups, 300, seed=steps, masked=masked)
+    check_episodes(space, history, steps, groups, masked=masked)
+
+
+@pytest.mark.parametrize(("steps", "groups"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize(("space", "history", "masked"), [(VECTOR, 4, True), (GREY, 4, False), (PLANES, 1, False)])
+def test_transitions_out_of_step_match_whole_episodes(
+    space: Space, history: int, masked: bool, steps: int, groups: int
+) -> None:
+    check_episodes(space, history, steps, groups, masked=masked, idle=0.5)
+
+
+def check_episodes(
+    space: Space, history: int, steps: int, groups: int, masked: bool = False, idle: float = 0.0
+) -> None:
+    """Compare the transitions of random episodes with the expected ones. `idle`: how often environments are idle."""
+    moments = 700 if idle else 300
+    replay, layout, oracles = play_episodes(space, history, steps, groups, moments, steps, masked, idle)
     wanted = [transition for oracle in oracles for transition in oracle.found]
     state = state_of(replay.table, 1 << 20)
     count = replay.table.size
@@ -243,6 +286,37 @@ def test_insertions_refer_only_to_their_own_frames() -> None:
             shared = before.first_frame + len(before.frames) - insertion.first_frame  # type: ignore[arg-type]
             if shared > 0:
                 np.testing.assert_array_equal(before.frames[-shared:], frames[:shared])  # type: ignore[index]
+
+
+def test_long_wait_keeps_few_frames() -> None:
+    """Environment 0 waits for long, twice. Its transitions stay whole, and each insertion has few frames."""
+    writer, layout = Recorder(2), ObservationLayout(GREY, 4)
+    transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
+    encoder, envs = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, end_probability=0.0)
+    nothing, held = np.zeros((2, 2), np.float32), np.array([True, False])
+    inputs, restart, own = encoder.reset(envs.reset()), np.ones(2, np.bool_), []
+    for number in range(1300):
+        waits = 10 <= number < 600 or 605 <= number < 1200
+        if not waits:
+            own.append(inputs[0].copy())
+        transitions.act(inputs, restart, np.zeros(2, np.int64), nothing, None, held if waits else None)
+        step = envs.step([np.zeros(2, np.int64)])
+        if 10 <= number + 1 < 600 or 605 <= number + 1 < 1200:
+            step = replace(step, unwanted=held)
+        transitions.outcome(step, step.rewards, None, None)
+        inputs, restart = encoder.push(step.observations, step.restart, step.held), step.restart
+    assert len(own) > 100
+    stored = []
+    for insertion in writer.insertions:
+        assert insertion.frames is not None
+        assert len(insertion.frames) < 200
+        for numbers in insertion.columns["observation"]:
+            stack = insertion.frames[numbers - insertion.first_frame]
+            stored.append(np.moveaxis(stack[..., 0], 0, -1))
+    found = {key(each) for each in stored}
+    assert [t for t, each in enumerate(own[:-10]) if key(each) not in found] == []
+    for before, after in zip(writer.insertions, writer.insertions[1:], strict=False):
+        assert before.first_frame <= after.first_frame
 
 
 def test_infinite_and_nan_errors_give_finite_priorities() -> None:

@@ -47,7 +47,12 @@ class RMSPropClient(FakeParameters):
 
 
 def train(
-    algorithm: Algorithm, section: Mapping[str, Any], envs: World, updates: int, learning_rate: float = 0.05
+    algorithm: Algorithm,
+    section: Mapping[str, Any],
+    envs: World,
+    updates: int,
+    learning_rate: float = 0.05,
+    out_of_step: bool = False,
 ) -> RMSPropClient:
     """Train an agent for `updates` updates, and return its parameters."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
@@ -61,6 +66,7 @@ def train(
         envs.action_space,
         environments=envs.environments,
         parameters=parameters_client,
+        out_of_step=out_of_step,
     )
     actions = agent.reset(envs.reset())
     while len(parameters_client.pushes) < updates:
