@@ -290,6 +290,31 @@ def test_random_environments_terminate_and_truncate_episodes() -> None:
     assert counted == envs.counted == 200 - seen["first"]
 
 
+def test_random_environments_wait_leave_and_come() -> None:
+    envs = RandomEnvironments(
+        Box(shape=(2,)), Discrete(2), 2, next_step=[True, False], end_probability=0.4, idle_probability=0.5
+    )
+    envs.reset()
+    away, counted = envs._away, 0
+    seen = {"held": 0, "left": 0, "came": 0, "stayed": 0, "continued": 0}
+    for _ in range(200):
+        step = envs.step([np.zeros(2, np.int64)])
+        unwanted = np.zeros(2, np.bool_) if step.unwanted is None else step.unwanted
+        np.testing.assert_array_equal(step.first, away & ~unwanted)
+        assert not (step.ended & away).any()
+        assert not (step.ended & [True, False] & ~unwanted).any(), "a NEXT_STEP environment is away after its end"
+        assert (step.final_observations is not None) == step.ended.any()
+        seen["held"] += int((unwanted & ~step.ended & ~away).sum())
+        seen["left"] += int((unwanted & step.ended).sum())
+        seen["came"] += int(step.first.sum())
+        seen["stayed"] += int((away & unwanted).sum())
+        seen["continued"] += int((step.ended & ~unwanted).sum())
+        away = unwanted & (away | step.ended)
+        counted += step.env_steps
+    assert min(seen.values()) > 10
+    assert counted == envs.counted == 400 - seen["held"] - seen["came"] - seen["stayed"]
+
+
 # An algorithm with one parameter: the value of every observation. Each subclass below breaks one rule.
 
 
@@ -344,6 +369,55 @@ class TestValidAgent(AgentCompliance):
     observation_space = Box(-1, 1, shape=(2,))
     action_space = Discrete(2)
     impossible_spaces = ((Box(shape=(2,)), Discrete(3)),)
+
+
+class Remembers(Agent):
+    """An agent for environments out of step that acts by the sign of the sum of its inputs in the episode."""
+
+    out_of_step = True
+
+    def valid(self, step: StepResult) -> np.ndarray:
+        return step.acted
+
+    def reset(self, observations: Leaves) -> Leaves:
+        self.sums = np.zeros(len(observations[0]))
+        return super().reset(observations)
+
+    def step(self, step: StepResult) -> Leaves:
+        self.sums[step.restart] = 0
+        self.wanted = self.wants(step)
+        return super().step(step)
+
+    def wants(self, step: StepResult) -> np.ndarray:
+        return np.ones_like(step.first) if step.held is None else ~step.held
+
+    def act(self, observations: Leaves) -> Leaves:
+        self.sums += np.where(getattr(self, "wanted", True), observations[0][:, 0], 0)
+        return [(self.sums > 0).astype(np.int64)]
+
+
+class TestAgentOutOfStep(TestValidAgent):
+    algorithm = algorithm_of("remembering", Path(__file__), Config, Remembers, ParameterServer)
+
+
+class OutOfSpaceIfHeld(Remembers):
+    def act(self, observations: Leaves) -> Leaves:
+        return [super().act(observations)[0] + 2 * ~np.asarray(getattr(self, "wanted", True))]
+
+
+class CountsHeldSteps(Remembers):
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        super().push(gradient, self.context.environments)
+
+
+class LearnsFromHeldRows(Remembers):
+    def valid(self, step: StepResult) -> np.ndarray:
+        return ~step.first
+
+
+class RemembersHeldRows(Remembers):
+    def wants(self, step: StepResult) -> np.ndarray:
+        return np.ones_like(step.first)
 
 
 class DeclaresRewards(ParameterServer):
@@ -508,6 +582,10 @@ class Float64Parameters(ParameterServer):
         (Float64Parameters, "test_initial_parameters_are_a_flat_float32_vector"),
         (DeclaresInvalidSize, "test_agent_records_every_declared_statistic"),
         (RecordsRewards, "test_agent_records_every_declared_statistic"),
+        (OutOfSpaceIfHeld, "test_actions_out_of_step_are_in_the_action_space"),
+        (CountsHeldSteps, "test_training_counts_completed_actions_once"),
+        (LearnsFromHeldRows, "test_held_rows_do_not_affect_training"),
+        (RemembersHeldRows, "test_held_rows_do_not_change_greedy_actions"),
     ],
 )
 def test_agent_that_breaks_a_rule_fails_compliance(broken: Any, test: str) -> None:
