@@ -24,7 +24,10 @@ from relaax.server.tensorboard import main as tensorboard
 ROOT = Path(__file__).resolve().parents[1]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 KEY = re.compile(r"\b(relaax-[a-z]+(?:-[a-z]+)*)\.([a-z][a-z0-9_-]*)")
-OTHERS = {"--logdir", "--head", "--resources", "--path", "--frame-skip", "--side", "--vectorization", "--port"}
+OTHERS = {
+    *("--logdir", "--head", "--resources", "--path", "--frame-skip", "--side", "--vectorization", "--port"),
+    "--action-mask",
+}
 """Options of TensorBoard, Ray, bundled environment programs and templates."""
 
 
