@@ -144,6 +144,8 @@ VALUE_AGENT = "tests/algorithms/async_q/test_agent.py"
 TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
+MASKS = "tests/nn/test_masks.py"
+MASKED_GRADIENTS = "tests/algorithms/test_masked_gradients.py"
 TARGET = "tests/server/parameter_server/test_target.py"
 CLIENT_PLACES_PY = "relaax/client/connection/address.py"
 CLIENT_PLACES = "tests/client/test_places.py"
@@ -784,6 +786,109 @@ ERRORS = (
         "the target network is copied one interval too late",
         [(TARGET_PY, "if self._leads and generation >", "if self._leads and generation - 1 >")],
         TARGET,
+    ),
+    # Action masks.
+    planted(
+        "mask-of-the-next-row",
+        "the loss uses the mask of the next observation",
+        [(ROLLOUT_PY, "else self.valid[:-1],", "else self.valid[1:],")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "mask-missing-in-the-loss",
+        "probabilities and entropies in the loss are over all actions",
+        [(LOSS_PY, "self._policy.masked(outputs, None if self._valid is None else self._valid[part])", "outputs")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "mask-keeps-probability",
+        "invalid actions keep a share of the probability and of the entropy",
+        [(DISTRIBUTIONS_PY, "MASKED = np.float32(-1e30)", "MASKED = np.float32(-3)")],
+        MASKS,
+    ),
+    planted(
+        "mask-of-parts-in-wrong-order",
+        "each part of a mixed action has the first columns of the mask",
+        [(DISTRIBUTIONS_PY, "valid[:, self._valid_columns[i]]", "valid[:, : sum(part.choices)]")],
+        MASKS,
+    ),
+    planted(
+        "draw-over-all-actions",
+        "the policy is sampled without the mask",
+        [(AGENT_PY, "outputs = self._policy.masked(computed, inputs.valid)", "outputs = computed")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "importance-weight-over-all-actions",
+        "the newer likelihood is that over all actions",
+        [(AGENT_PY, "outputs = self._policy.masked(renewed, self._inputs.valid)", "outputs = renewed")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "mask-missing-in-the-maximum",
+        "the maximum of the next values is over all actions",
+        [(TARGETS_PY, "masked(q_t, valid).max(axis=-1)", "q_t.max(axis=-1)")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "mask-missing-in-the-double-estimate",
+        "the double estimate selects among all actions",
+        [(TARGETS_PY, "masked(selector_q_t, valid).argmax(axis=-1)", "selector_q_t.argmax(axis=-1)")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "mask-missing-in-the-random-action",
+        "epsilon-greedy draws among all actions",
+        [
+            (
+                EXPLORATION_PY,
+                "(np.cumsum(valid, axis=1) > rng.integers(0, np.count_nonzero(valid, axis=1))[:, None]).argmax(axis=1)",
+                "rng.integers(0, choices, count)",
+            )
+        ],
+        MASKS,
+    ),
+    planted(
+        "mask-of-the-current-state-in-the-target",
+        "the maximum of the next values is over the actions of the current state",
+        [(VALUE_AGENT_PY, "_rows(rollout.valid, slice(1, None))", "_rows(rollout.valid, slice(0, -1))")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "final-mask-ignored",
+        "a truncated episode's target uses the mask of the next episode",
+        [(VALUE_AGENT_PY, "valid = self._inputs.truncated_valid(step)", "valid = self._inputs.valid")],
+        MASKED_GRADIENTS,
+    ),
+    planted(
+        "final-mask-not-stored",
+        "replay memory has the mask of the next episode for a truncated one",
+        [
+            (
+                TRANSITIONS_PY,
+                "valid = np.where(completed.cut_off[:, None], completed.valid, valid)",
+                "valid = valid.copy()",
+            )
+        ],
+        TRANSITIONS,
+    ),
+    planted(
+        "stored-mask-ignored",
+        "a learner's target is over all actions",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "greedy_values(target_values, selector, columns.get(NEXT_VALID))",
+                "greedy_values(target_values, selector)",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "blocked-environment-not-refused",
+        "a mask that allows nothing is taken as one that allows all",
+        [(INPUTS_PY, "            self._masks.check(", "            self._masks.check(0 * ")],
+        MASKED_GRADIENTS,
     ),
     # Losses.
     planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], LOSS),
