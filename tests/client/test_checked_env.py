@@ -333,7 +333,7 @@ def test_kept_observations_are_not_overwritten_by_the_vector() -> None:
         def games(self) -> Any:
             yield Game(0, seed=1)
 
-        def act(self, observation: Any, first: bool) -> int:
+        def act(self, observation: Any, first: bool, place: int) -> int:
             self.observations.append(observation)
             return 0
 

@@ -30,10 +30,15 @@ Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
             ErrorCode.SPACE_MISMATCH,
             ["action_size", "6", "Discrete(2)"],
         ),
-        (Box(-1, 1, (4,)), Box(-1, 1, (2,)), ErrorCode.UNSUPPORTED_SPACE, ["da3c", "Box(float32, [2]", "Discrete"]),
+        (
+            Box(-1, 1, (4,)),
+            Box(0, 9, (2,), "int64"),
+            ErrorCode.UNSUPPORTED_SPACE,
+            ["da3c", "Box(int64, [2]", "Discrete"],
+        ),
         (Box(0, 255, (4000, 4000), "uint8"), Discrete(2), ErrorCode.UNSUPPORTED_SPACE, ["da3c", "[4000, 4000]"]),
     ],
-    ids=["state_size", "action_size", "continuous actions", "too large an image"],
+    ids=["state_size", "action_size", "whole numbers", "too large an image"],
 )
 def test_refused_space_is_named_in_the_error(  # type: ignore[no-untyped-def]
     rlx_server, observation_space, action_space, code, texts
