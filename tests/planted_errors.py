@@ -37,6 +37,9 @@ TESTS_FAILED, NO_TESTS = 1, 5  # exit codes of pytest
 
 GRADIENT = "tests/algorithms/da3c/test_gradient.py"
 ROLLOUT = "tests/algorithm_base/test_rollout.py"
+RAGGED = "tests/algorithm_base/test_ragged.py"
+TURNS = "tests/algorithms/test_out_of_step.py"
+TURNS_OF_DA3C = "tests/algorithms/da3c/test_out_of_step.py"
 AGENT = "tests/algorithms/da3c/test_agent.py"
 CONTRACT = "tests/algorithms/da3c/test_contract.py"
 LSTM = "tests/algorithms/da3c/test_lstm.py"
@@ -73,6 +76,7 @@ DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
 TRUNK_PY = "relaax/nn/host/trunk.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
+RAGGED_PY = "relaax/algorithm_base/ragged.py"
 AGENT_PY = "algorithms/da3c/agent.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
 ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
@@ -1448,8 +1452,134 @@ ERRORS = (
     planted(
         "whole-padding-learned",
         "the padding of a shorter episode is learned from",
-        [("relaax/algorithm_base/ragged.py", "mask=mask.astype", "mask=np.ones_like(mask).astype")],
+        [(RAGGED_PY, "mask=mask.astype", "mask=np.ones_like(mask).astype")],
         EPISODES,
+    ),
+    # Learning from environments out of step.
+    planted(
+        "held-row-is-a-step",
+        "a held row counts as a step of a rollout",
+        [(RAGGED_PY, "self._steps += step.acted", "self._steps += ~step.first")],
+        RAGGED,
+    ),
+    planted(
+        "held-rows-are-acted",
+        "held rows count as completed actions",
+        [("relaax/algorithm_base/agent.py", "~(self.first | self.held)", "~self.first")],
+        CONTRACT,
+    ),
+    planted(
+        "short-column-ends",
+        "an environment with fewer steps than others has no bootstrap value",
+        [(RAGGED_PY, "self._discounts[:count, ready], np.float32(1)", "self._discounts[:count, ready], np.float32(0)")],
+        RAGGED,
+    ),
+    planted(
+        "bootstrap-over-an-idle-row",
+        "an environment with fewer steps than others bootstraps from an old row",
+        [(RAGGED_PY, "values[after] = np.broadcast_to(following, values.shape)[after]", "pass")],
+        RAGGED,
+    ),
+    planted(
+        "open-action-lost",
+        "an action in progress at the end of a rollout is lost",
+        [(RAGGED_PY, "array[0, is_open] = array[self._steps[is_open], is_open]", "pass")],
+        RAGGED,
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "open-action-without-its-state",
+        "an action in progress at the end of a rollout loses the LSTM state before it",
+        [(RAGGED_PY, "self._states[0, is_open] = self._states[1, is_open]", "pass")],
+        RAGGED,
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "mean-over-idle-environments",
+        "a gradient is averaged over environments without a step, too",
+        [(RAGGED_PY, "ready: Mask = self._steps > 0", "ready: Mask = self._steps >= 0")],
+        RAGGED,
+    ),
+    planted(
+        "lstm-state-before-a-held-row",
+        "the LSTM state before an action changes while the action is in progress",
+        [(INPUTS_PY, "self.state = self.keep_held(self.state, state)", "self.state = state")],
+        TURNS_OF_DA3C,
+        TURNS,
+    ),
+    planted(
+        "lstm-state-after-a-held-row",
+        "a held row advances the LSTM state",
+        [(AGENT_PY, "inputs.keep_held(inputs.state_after, state), inputs", "state, inputs")],
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "lstm-state-after-a-held-row-of-values",
+        "a held row advances the LSTM state of a value method",
+        [
+            (
+                VALUE_AGENT_PY,
+                "inputs.state_after = inputs.keep_held(inputs.state_after, state)",
+                "inputs.state_after = state",
+            )
+        ],
+        TURNS,
+    ),
+    planted(
+        "held-action-not-weighted",
+        "an action in progress at an update has no importance weight without overlap",
+        [(AGENT_PY, "if step.held is not None:", "if False:")],
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "held-action-forgets-its-policy",
+        "the importance weight of an action in progress uses a later policy",
+        [(AGENT_PY, "inputs.keep_held(self._outputs[head], output) for", "output for")],
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "return-decays-in-held-rows",
+        "the discounted return for the scale of rewards decays in held rows",
+        [(NORMALIZATION_PY, "np.where(step.held, self._returns, returns)", "returns")],
+        TURNS,
+    ),
+    planted(
+        "void-observation-as-input",
+        "the observation of a held row becomes the input of the action in progress",
+        [(INPUTS_PY, "inputs = _where(void, self.unnormalized, inputs)", "pass")],
+        TURNS,
+        TURNS_OF_DA3C,
+    ),
+    planted(
+        "frame-of-a-held-row",
+        "a held row pushes a frame on its stack",
+        [("relaax/algorithm_base/observations.py", "self._stack[void] = kept", "pass")],
+        TRANSITIONS,
+        TURNS,
+    ),
+    planted(
+        "transition-with-a-held-reward",
+        "the void reward of a held row is part of a transition",
+        [(TRANSITIONS_PY, "void = first if held is None else first | held", "void = first")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-ages-in-held-rows",
+        "held rows count as steps of an n-step transition",
+        [(TRANSITIONS_PY, "np.roll(column[:, held], 1, axis=0)", "column[:, held]")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-ends-in-a-held-row",
+        "a transition becomes complete in a held row",
+        [(TRANSITIONS_PY, "            where &= ~held\n", "            pass\n")],
+        TRANSITIONS,
+    ),
+    planted(
+        "frames-kept-for-a-held-row",
+        "all frames since the last action of a waiting environment are kept",
+        [(TRANSITIONS_PY, "self._buffer.renew(self._observations, self._open, held)", "pass")],
+        TRANSITIONS,
     ),
     planted(
         "continuous-policy-sign-learned",
