@@ -57,7 +57,8 @@ class RaggedRollout:
         self._weights: Array = np.ones(environments, np.float32)
         self._columns = np.arange(environments)
         self._steps = np.zeros(environments, np.int64)  # complete ones
-        self._open: Mask = np.zeros(environments, np.bool_)
+        self._held: Mask | None = None  # rows of the last outcome that are held
+        self._acted = False  # whether `act` was called since the last outcome: then all columns have an open action
 
     @property
     def full(self) -> bool:
@@ -67,7 +68,7 @@ class RaggedRollout:
     def clear(self) -> None:
         """Discard all steps: every environment starts an episode."""
         self._steps[:] = 0
-        self._open[:] = False
+        self._held, self._acted = None, False
 
     def act(
         self,
@@ -79,23 +80,25 @@ class RaggedRollout:
         valid: Mask | None = None,
     ) -> None:
         """Add inputs, actions and values, [N, ...] each, of the rows that are not held (see `Rollout.act`)."""
-        acting = np.flatnonzero(~self._open) if self._open.any() else slice(None)
+        acting = slice(None) if self._held is None else np.flatnonzero(~self._held)
         steps, columns = at = self._steps[acting], self._columns[acting]
         self._inputs[at], self._actions[at], self._values[at] = inputs[acting], actions[acting], values[acting]
         self._restart[at] = restart[acting]
         if valid is not None:
             self._valid[at] = valid[acting]
-        self._states[1, acting] = state[acting]
+        if state.size:
+            self._states[1, acting] = state[acting]
         starts = columns[steps == 0]
-        self._states[0, starts], self._weights[starts] = state[starts], 1.0
-        self._open[:] = True
+        if starts.size:
+            self._states[0, starts], self._weights[starts] = state[starts], 1.0
+        self._acted = True
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
         at = self._steps, self._columns
         self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
         self._steps += step.acted
-        self._open[:] = False if step.held is None else step.held
+        self._held, self._acted = step.held, False
 
     def newest(self) -> npt.NDArray[Any]:
         """Return the inputs [N, ...] of the open actions."""
@@ -136,7 +139,10 @@ class RaggedRollout:
             states=self._states[:, ready],
             weights=self._weights[ready],
         )
-        is_open = ready[self._open[ready]]
+        if self._acted:
+            is_open = ready
+        else:
+            is_open = ready[:0] if self._held is None else ready[self._held[ready]]
         for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
             array[0, is_open] = array[self._steps[is_open], is_open]
         self._states[0, is_open] = self._states[1, is_open]
