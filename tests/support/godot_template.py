@@ -10,13 +10,12 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 
 class Collector(gymnasium.Env[Any, Any]):
-    """Collect coins on a floor: walk to a coin, then stand still and grab it. A coin gives 1.
+    """Walk to coins on a floor. A coin gives 1 if the choice at the touch is its kind; else it is lost.
 
-    Parts are in the order of their names: `example_actions_continous` moves, `example_actions_discrete` grabs. An agent
-    that grabs does not walk in this step. So an agent that always grabs, or never, gets almost nothing.
+    Parts are in the order of their names in the template: `example_actions_continous`, `example_actions_discrete`.
     """
 
-    observation_space = Dict({"obs": Box(-1, 1, (4,))})  # place, way to the coin / 2
+    observation_space = Dict({"obs": Box(-1, 1, (5,))})  # place, way to the coin / 2, kind of the coin
     action_space = Tuple([Box(-1, 1, (2,)), Discrete(2)])
 
     steps, reach, speed = 50, 0.2, 0.2
@@ -25,19 +24,22 @@ class Collector(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._steps = 0
         self._place = self.np_random.uniform(-1, 1, 2)
-        self._coin = self.np_random.uniform(-1, 1, 2)
+        self._renew()
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
-        move, grab = action
-        reward = 0.0
-        if not grab:
-            self._place = np.clip(self._place + self.speed * move, -1, 1)
-        elif np.linalg.norm(self._coin - self._place) < self.reach:
-            reward = 1.0
-            self._coin = self.np_random.uniform(-1, 1, 2)
+        move, choice = action
+        self._place = np.clip(self._place + self.speed * move, -1, 1)
+        touched = np.linalg.norm(self._coin - self._place) < self.reach
+        reward = float(touched and choice == self._kind)
+        if touched:
+            self._renew()
         return self._observe(), reward, False, self._steps >= self.steps, {}
 
+    def _renew(self) -> None:
+        self._coin, self._kind = self.np_random.uniform(-1, 1, 2), self.np_random.integers(2)
+
     def _observe(self) -> Any:
-        return {"obs": np.concatenate([self._place, (self._coin - self._place) / 2]).astype(np.float32)}
+        way = (self._coin - self._place) / 2
+        return {"obs": np.concatenate([self._place, way, [self._kind]]).astype(np.float32)}
