@@ -13,10 +13,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from relaax.client import EnvironmentFault
 from relaax.client.connection.values import flag_of
 from relaax.client.program.agents import RandomAgent
+from relaax.rlx.action_masks import ACTION_MASK
 
 logger = logging.getLogger("relaax.client")
 
-MASK = "action_mask"
 MOST_GAMES = 1000
 """Games in a row in which the policy may have no decision to make."""
 _STREAM = (2,)
@@ -108,10 +108,10 @@ class Copy:
         """Return the observation, with the mask of the infos if there is one. Without a mask, all actions are valid."""
         if not self._masked or observation is None:
             return observation
-        mask = info.get(MASK)
+        mask = info.get(ACTION_MASK)
         if mask is None:
             mask = np.ones(self.env.action_space(agent).n, np.int8)
-        return {"observation": observation, MASK: np.asarray(mask, np.int8)}
+        return {"observation": observation, ACTION_MASK: np.asarray(mask, np.int8)}
 
     def _draw(self, agent: Any, observation: Any, info: Mapping[str, Any]) -> Any:
         """Return a random, valid action of an agent that the policy does not play."""
@@ -243,7 +243,7 @@ def observation_space(env: Any, agent: Any, masked: bool) -> Any:
     space = env.observation_space(agent)
     if not masked:
         return space
-    return Dict({"observation": space, MASK: Box(0, 1, (env.action_space(agent).n,), np.int8)})
+    return Dict({"observation": space, ACTION_MASK: Box(0, 1, (env.action_space(agent).n,), np.int8)})
 
 
 def _random_policy(observation_space: Any, action_space: Any, seed: int) -> Callable[[Any], Any]:
@@ -255,7 +255,7 @@ def _random_policy(observation_space: Any, action_space: Any, seed: int) -> Call
 
     def draw(observation: Any) -> int:
         """Draw as RandomAgent does, in a tenth of its time."""
-        valid = np.flatnonzero(observation[MASK])
+        valid = np.flatnonzero(observation[ACTION_MASK])
         return start + int(valid[rng.integers(len(valid))] if len(valid) else rng.integers(action_space.n))
 
     return draw
@@ -277,4 +277,4 @@ def is_masked(env: Any, agents: Sequence[Any]) -> bool:
     """Return whether the infos of the first agent, after a reset, have an action mask."""
     found = env.reset()
     infos = found[1] if is_parallel(env) else env.infos
-    return isinstance(env.action_space(agents[0]), Discrete) and MASK in (infos.get(agents[0]) or {})
+    return isinstance(env.action_space(agents[0]), Discrete) and ACTION_MASK in (infos.get(agents[0]) or {})
