@@ -31,8 +31,8 @@ class Inputs:
     state before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
     `valid`: bool [N, choices], the actions that are valid now; None if observations have no action mask.
 
-    `held`: bool [N], the rows whose last action is still in progress (`StepResult.held`); None if there are none. All
-    of the above stay there as they were when the row last acted.
+    `held`: bool [N], where the last action is still in progress (`StepResult.held`); None if no row is held. In held
+    rows, all of the above is as it was when the row last acted.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
@@ -100,15 +100,14 @@ class Inputs:
         return _where(step.truncated, inputs, self.unnormalized) if self._out_of_step else inputs
 
     def truncated_valid(self, step: StepResult) -> Mask | None:
-        """Return the valid actions of final observations, bool [N, choices]; None without masks or such episodes.
+        """Return the valid actions of final observations, bool [N, choices]; None without masks or truncated episodes.
 
         A final observation without a valid action counts as one in which all actions are valid.
         """
-        final = step.cut_off() if self._masks else None
-        if final is None or self._masks is None:
+        final = step.final_observations
+        if self._masks is None or self.valid is None or final is None or not step.truncated.any():
             return None
-        valid, _ = self._masks.read(final)
-        return _where(step.truncated, valid, self.valid) if self._out_of_step and self.valid is not None else valid
+        return _where(step.truncated, self._masks.read(final)[0], self.valid)
 
     def set_statistics(self, pulled: Pulled) -> None:
         """Normalise by the statistics of `pulled` from now on."""
