@@ -39,7 +39,7 @@ UPDATES = {"da3c": 600, "n_step_q": 600, "apex": 1200}
 
 
 class CountedIdle(Nim):
-    """The same game with idle rows as normal steps."""
+    """Play the same game, but mark idle rows as normal steps."""
 
     def step(self, actions: Leaves) -> StepResult:
         return replace(super().step(actions), unwanted=None)

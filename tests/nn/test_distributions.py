@@ -14,6 +14,7 @@ from relaax.nn.distributions import (
     inverse_softplus,
 )
 from relaax.nn.tensorflow_loading import tf
+from support.slopes import expect_slopes
 
 LOG_3 = math.log(3.0)
 # softmax([log 3, 0]) = [3/4, 1/4].
@@ -326,16 +327,7 @@ def test_the_gradient_is_the_slope_of_the_loss(policy: Distribution) -> None:
         return float((log_probability * by_log_probability + by_entropy * entropy).sum())
 
     found, _, _ = policy.gradient(outputs, actions, by_log_probability, by_entropy)
-    exact = {head: output.astype(np.float64) for head, output in outputs.items()}
-    for head, output in exact.items():
-        for index in np.ndindex(output.shape):
-            before = output[index]
-            output[index] = before + 1e-5
-            above = loss(exact)
-            output[index] = before - 1e-5
-            slope = (above - loss(exact)) / 2e-5
-            output[index] = before
-            assert found[head][index] == pytest.approx(slope, rel=1e-3, abs=1e-4)
+    expect_slopes(found, outputs, loss)
 
 
 def test_the_gradient_is_finite_where_the_policy_is_certain() -> None:

@@ -114,6 +114,30 @@ class Scene(Script):
         """Return the value of the last input."""
         return self.network.value(self.theta if theta is None else theta, inputs, memory)
 
+    def expect_rollout_with_ends(self, observations: np.ndarray, final: np.ndarray) -> None:
+        """Play a rollout of three steps in two environments whose episodes end inside it, and check its gradient.
+
+        `observations`: [time, environment, D]. `final`: the final observations, [environment, D].
+        """
+        seen = observations
+        self.reset(seen[0])
+        self.step([1, -2], seen[1])
+        # Environment 0 terminates, environment 1 is truncated.
+        self.step([3, 0.5], seen[2], terminated=[0], truncated=[1], final=final)
+        self.step([-1, 4], seen[3])
+        ends = [r + GAMMA * self.value([seen[2][i], seen[3][i]]) for i, r in enumerate([-1, 4])]
+        # The value of the final observation uses the LSTM state of its own episode.
+        cut_off = 0.5 + GAMMA * self.value([seen[0][1], seen[1][1], final[1]])
+        self.expect(
+            0,
+            [
+                Stretch(seen[:2, 0], self.act(0, 0, 1), [1 + GAMMA * 3, 3]),
+                Stretch(seen[2:3, 0], self.act(0, 2), [ends[0]]),
+                Stretch(seen[:2, 1], self.act(1, 0, 1), [-2 + GAMMA * cut_off, cut_off]),
+                Stretch(seen[2:3, 1], self.act(1, 2), [ends[1]]),
+            ],
+        )
+
     def expect(self, push: int, stretches: Sequence[Stretch], environments: int | None = None) -> None:
         """Check the gradient of a push: it must be the gradient of these stretches at the push's base parameters."""
         made = self.parameters_client.pushes[push]

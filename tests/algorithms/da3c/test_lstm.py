@@ -33,23 +33,7 @@ def state_after(s: Scene, *inputs: Any, theta: np.ndarray | None = None, memory:
 @pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])
 def test_episodes_may_end_inside_a_rollout(network: Network) -> None:
     s = scene(network=network, episode_len=3)
-    s.reset(O[0])
-    s.step([1, -2], O[1])
-    # Environment 0 terminates, environment 1 is truncated.
-    s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
-    s.step([-1, 4], O[3])
-    ends = [r + GAMMA * s.value([O[2][i], O[3][i]]) for i, r in enumerate([-1, 4])]
-    # The value of the final observation uses the LSTM state of its own episode.
-    cut_off = 0.5 + GAMMA * s.value([O[0][1], O[1][1], F[1]])
-    s.expect(
-        0,
-        [
-            Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * 3, 3]),
-            Stretch(O[2:3, 0], s.act(0, 2), [ends[0]]),
-            Stretch(O[:2, 1], s.act(1, 0, 1), [-2 + GAMMA * cut_off, cut_off]),
-            Stretch(O[2:3, 1], s.act(1, 2), [ends[1]]),
-        ],
-    )
+    s.expect_rollout_with_ends(O, F)
 
 
 def test_ended_episode_resets_only_its_own_state() -> None:

@@ -51,21 +51,7 @@ def normal(samples: Sequence[Any], x: Any) -> np.ndarray:
 )
 def test_gradient_of_the_whole_loss(network: Network, keys: dict[str, Any]) -> None:
     s = scene(2, network, episode_len=3, **keys)
-    s.reset(O[0])
-    s.step([1, -2], O[1])
-    s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
-    s.step([-1, 4], O[3])
-    ends = [r + GAMMA * s.value([O[2][i], O[3][i]]) for i, r in enumerate([-1, 4])]
-    cut_off = 0.5 + GAMMA * s.value([O[0][1], O[1][1], F[1]])
-    s.expect(
-        0,
-        [
-            Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * 3, 3]),
-            Stretch(O[2:3, 0], s.act(0, 2), [ends[0]]),
-            Stretch(O[:2, 1], s.act(1, 0, 1), [-2 + GAMMA * cut_off, cut_off]),
-            Stretch(O[2:3, 1], s.act(1, 2), [ends[1]]),
-        ],
-    )
+    s.expect_rollout_with_ends(O, F)
 
 
 @pytest.mark.parametrize("network", [FEED_FORWARD, LSTM], ids=["feed-forward", "lstm"])
