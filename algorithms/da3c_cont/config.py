@@ -1,4 +1,4 @@
-"""The keys of da3c_cont's configuration: those of da3c, with the defaults for physical control."""
+"""The keys of da3c_cont's configuration: the keys of da3c, with the defaults for physical control."""
 
 from __future__ import annotations
 

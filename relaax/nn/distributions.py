@@ -36,7 +36,7 @@ class Distribution(ABC):
 
     heads: names and widths of the network's heads that describe the distribution.
     action_shape, action_dtype: of one action.
-    choices: the number of actions of each choice that a mask can restrict, in order; empty if there is none.
+    choices: the number of actions of each choice that a mask can restrict, in order; empty without choices.
     """
 
     heads: Mapping[str, int]

@@ -246,7 +246,7 @@ class _Builder:
         self._output(values, head, np.float32, (self._graph.network.heads[head],))
 
     def _add_scaled_action(self, action: ScaledOutput, values: str, leaves: Iterator[tuple[str, Any]]) -> None:
-        """Add the leaves of real numbers, of which `action` has as many as it has numbers."""
+        """Add the leaves of real numbers that `action` computes."""
         self._add_head(action.head, values)
         scaled = self._node("Mul", self._cast(values, np.float64), self._constant(action.radius))
         scaled = self._node("Add", scaled, self._constant(action.centre))

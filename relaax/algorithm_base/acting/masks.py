@@ -19,7 +19,7 @@ def mask_size(name: str | None, observation_space: Space, action_space: Space) -
 
 
 def mask_refusal(name: str | None, observation_space: Space, action_space: Space) -> str | None:
-    """Return a sentence that refuses the mask; None if it fits the actions, or if there is none."""
+    """Return a sentence that refuses the mask; None if it fits the actions, or without a mask."""
     found = _found(name, observation_space)
     if not found:
         return None

@@ -66,7 +66,7 @@ class PolicyGraph:
     If there is a `mean`, inputs x (pixels from 0 to 1) become (x - mean) / std, clipped to plus and minus `limit`;
     `mean` and `std` are float64 in the shape of the inputs. Then the network computes its outputs, and each rule of
     `action` the next leaves of the action. `heads`: the outputs that describe the policy. `mask`: the index of the
-    observation's leaf that is the action mask (see `relaax.algorithm_base.acting.masks`); None if there is none.
+    observation's leaf that is the action mask (see `relaax.algorithm_base.acting.masks`); None without a mask.
     """
 
     network: NetworkSpec
