@@ -138,7 +138,7 @@ class Agent(AgentBase):
         if not exploit:
             values = outputs["value"][:, 0]
             self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
-        return self._actions_of(actions)
+        return self._actions_of(actions, inputs.unwanted)
 
     def _values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
         return self._actor.act(inputs, state)[0]["value"][:, 0]

@@ -32,7 +32,8 @@ class Inputs:
     `valid`: bool [N, choices], the actions that are valid now; None if observations have no action mask.
 
     `held`: bool [N], where the last action is still in progress (`StepResult.held`); None if no row is held. In held
-    rows, all of the above is as it was when the row last acted.
+    rows, all of the above is as it was when the row last acted. `unwanted`: bool [N], environments that will ignore the
+    next action; None if there are none.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
@@ -54,6 +55,7 @@ class Inputs:
         self.unnormalized = self.newest
         self.restart: Mask = np.ones(n, np.bool_)
         self.held: Mask | None = None
+        self.unwanted: Mask | None = None
         self.valid: Mask | None = None
         self.mask_size = 0 if part is None else sum(choices)
         """Elements of an environment's action mask; 0 without masks."""
@@ -63,14 +65,14 @@ class Inputs:
     def reset(self, observations: Leaves) -> None:
         """Start an episode in every environment with these observations."""
         self.normalization.reset()
-        self.held = None
+        self.held = self.unwanted = None
         self._read_mask(observations, None, None)
         self._set_inputs(self._encoder.reset(self._without_mask(observations)), np.ones_like(self.restart), None)
 
     def next(self, step: StepResult) -> None:
         """Set the inputs to the observations of a step. Call it after the step's outcome has been processed."""
         void = step.unwanted if self._out_of_step else None
-        self.held = step.held
+        self.held, self.unwanted = step.held, step.unwanted
         self._read_mask(step.observations, step.unwanted, void)
         inputs = self._encoder.push(self._without_mask(step.observations), step.restart, void)
         self._set_inputs(inputs, step.restart, void)

@@ -17,7 +17,7 @@ from relaax.algorithm_base.acting.policy_graph import (
     PositiveOutputs,
     ScaledOutput,
 )
-from relaax.algorithm_base.agent import Leaves
+from relaax.algorithm_base.agent import Leaves, Mask
 from relaax.configuration.errors import unknown
 from relaax.nn.distributions import (
     Bernoulli,
@@ -63,8 +63,14 @@ class ActionMap:
         else:
             self.policy = Composite([part.policy for part in self._parts], weights)
 
-    def __call__(self, actions: Array) -> Leaves:
-        """Return the policy's actions [N, *action_shape] as leaves of the space."""
+    def __call__(self, actions: Array, unwanted: Mask | None = None) -> Leaves:
+        """Return the policy's actions [N, *action_shape] as leaves of the space.
+
+        `unwanted`: bool [N], rows that `clipped_share` does not count, as environments ignore them; None if there are
+        none.
+        """
+        for part in self._reals():
+            part.unwanted = unwanted
         if len(self._parts) == 1:
             return self._parts[0].leaves(actions)
         composite = self.policy
@@ -182,12 +188,17 @@ class _Reals(_Kind):
         self._radius = np.where(bounded, high - low, 1.0)
         self.clipped = self.numbers = 0
         """Counts of numbers that were clipped, and of all numbers."""
+        self.unwanted: Mask | None = None
+        """Rows of the next actions that are not counted."""
 
     def leaves(self, actions: Array) -> Leaves:
         mapped = self._centre + self._radius * actions
         within = np.minimum(np.maximum(mapped, self._low), self._high)
-        self.clipped += int(np.count_nonzero(within != mapped))
-        self.numbers += within.size
+        clipped = within != mapped
+        if self.unwanted is not None:
+            clipped = clipped[~self.unwanted]
+        self.clipped += int(np.count_nonzero(clipped))
+        self.numbers += clipped.size
         leaves, start = [], 0
         for box in self._boxes:
             end = start + math.prod(box.shape)

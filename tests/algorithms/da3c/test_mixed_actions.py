@@ -117,6 +117,8 @@ def test_share_of_clipped_numbers_is_counted_once() -> None:
     map_(np.array([[0.5, 1.5, 2, -0.1], [1.0, -1.0, 0, 7.0]]))
     map_(np.array([[-2.0, 0.0, 1, 0.0]]))
     assert map_.clipped_share() == pytest.approx(3 / 9)
+    map_(np.array([[0.5, 1.5, 2, -0.1], [1.0, -3.0, 0, -7.0]]), np.array([False, True]))
+    assert map_.clipped_share() == pytest.approx(2 / 3)
     assert map_.clipped_share() is None
     assert ActionMap(Discrete(3)).clipped_share() is None
 
