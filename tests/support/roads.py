@@ -1,0 +1,52 @@
+"""A task with action masks: ways through a hundred towns, with ten roads from each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+TOWNS, ROADS = 100, 10
+
+
+class Roads(gymnasium.Env[Any, Any]):
+    """Travel to town 0. An action is the next town. If no road leads there, the step is lost.
+
+    The reward is 1 on arrival, and -0.02 in each other step. An episode starts in any other town, and is truncated
+    after 50 steps. All instances have the same roads.
+    """
+
+    observation_space = Dict({"town": Discrete(TOWNS), "action_mask": Box(0, 1, (TOWNS,), np.int8)})
+    action_space = Discrete(TOWNS)
+
+    steps = 50
+    roads = np.array([np.random.default_rng(town).permutation(TOWNS)[:ROADS] for town in range(TOWNS)])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        self._town = int(self.np_random.integers(1, TOWNS))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if action in self.roads[self._town]:
+            self._town = int(action)
+        arrived = self._town == 0
+        return self._observe(), 1.0 if arrived else -0.02, arrived, self._steps == self.steps, {}
+
+    def _observe(self) -> dict[str, Any]:
+        mask = np.zeros(TOWNS, np.int8)
+        mask[self.roads[self._town]] = 1
+        return {"town": self._town, "action_mask": mask}
+
+
+def best_mean_return() -> float:
+    """Return the mean return of the shortest ways."""
+    distances = np.full(TOWNS, TOWNS)
+    distances[0] = 0
+    for _ in range(TOWNS):
+        distances = np.minimum(distances, distances[Roads.roads].min(axis=1) + 1)
+    return float(np.mean(1 - 0.02 * (distances[1:] - 1)))
