@@ -125,6 +125,8 @@ class Agent(AgentBase):
                 values = self._final_values(self._inputs.normalized(final), valid)
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
+            if self._rollout.uneven and self._engine is not None:
+                self._engine.forget()
         self._inputs.next(step)
         return self._act()
 

@@ -89,6 +89,8 @@ class Agent(AgentBase):
             values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
+            if self._rollout.uneven and self._engine is not None:
+                self._engine.forget()
         self._inputs.next(step)
         if not self.config.overlap and self._rollout.full:
             # Algorithm S3 from the line "R = ..." to its end.

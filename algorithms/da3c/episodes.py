@@ -27,6 +27,9 @@ class Episodes(RaggedRollout):
     longest episode.
     """
 
+    row = None
+    """A batch seldom has all environments."""
+
     def __init__(
         self,
         longest: int,

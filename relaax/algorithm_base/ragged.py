@@ -24,11 +24,11 @@ class RaggedRollout:
     Each environment's steps are in its column of arrays [capacity, N, ...], from row 0 on. The action after the
     complete steps is *open* until its outcome comes, also while its row is held (`StepResult.held`). If a batch is made
     meanwhile, it becomes row 0 of the next rollout, with the LSTM's state before it. A void step is overwritten.
+
+    While all environments have the same number of steps, rows are written at once, as in a `Rollout`.
     """
 
     batch_shape: tuple[int | None, int | None] = (None, None)
-    row: int | None = None
-    """A batch has no row with all N environments."""
 
     def __init__(
         self,
@@ -57,17 +57,31 @@ class RaggedRollout:
         self._weights: Array = np.ones(environments, np.float32)
         self._columns = np.arange(environments)
         self._steps = np.zeros(environments, np.int64)  # complete ones
+        self._even: int | None = 0  # the number of them, if it is the same in all columns
         self._held: Mask | None = None  # rows of the last outcome that are held
         self._acted = False  # whether `act` was called since the last outcome: then all columns have an open action
 
     @property
     def full(self) -> bool:
         """Whether a batch is due."""
-        return bool(self._steps.max() >= self.length)
+        return bool((self._steps.max() if self._even is None else self._even) >= self.length)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether environments have different numbers of steps.
+
+        Then call `Engine.forget`: the batch has other inputs in the rows that `row` named before.
+        """
+        return self._even is None
+
+    @property
+    def row(self) -> int | None:
+        """Row of the batch that the next `act` fills; None if it fills several rows, or if the rollout is full."""
+        return None if self.full else self._even
 
     def clear(self) -> None:
         """Discard all steps: every environment starts an episode."""
-        self._steps[:] = 0
+        self._steps[:] = self._even = 0
         self._held, self._acted = None, False
 
     def act(
@@ -80,24 +94,32 @@ class RaggedRollout:
         valid: Mask | None = None,
     ) -> None:
         """Add inputs, actions and values, [N, ...] each, of the rows that are not held (see `Rollout.act`)."""
-        acting = slice(None) if self._held is None else np.flatnonzero(~self._held)
-        steps, columns = at = self._steps[acting], self._columns[acting]
+        if self._even is None or self._held is not None:
+            acting: Any = slice(None) if self._held is None else np.flatnonzero(~self._held)
+            at: Any = self._steps[acting], self._columns[acting]
+        else:
+            acting, at = slice(None), self._even
         self._inputs[at], self._actions[at], self._values[at] = inputs[acting], actions[acting], values[acting]
         self._restart[at] = restart[acting]
         if valid is not None:
             self._valid[at] = valid[acting]
         if state.size:
             self._states[1, acting] = state[acting]
-        starts = columns[steps == 0]
-        if starts.size:
+        if not self._even:
+            starts = self._columns[acting][self._steps[acting] == 0]
             self._states[0, starts], self._weights[starts] = state[starts], 1.0
         self._acted = True
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
-        at = self._steps, self._columns
+        at = (self._steps, self._columns) if self._even is None else self._even
         self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
-        self._steps += step.acted
+        acted = step.acted
+        self._steps += acted
+        if self._even is not None:
+            count = np.count_nonzero(acted)
+            if count:
+                self._even = self._even + 1 if count == acted.size else None
         self._held, self._acted = step.held, False
 
     def newest(self) -> npt.NDArray[Any]:
@@ -112,42 +134,50 @@ class RaggedRollout:
         These values also follow the steps of shorter columns, with mask 0, reward 0 and discount 1. So a sum over the
         whole column bootstraps from them.
         """
-        ready = np.flatnonzero(self._ready())
+        is_ready = self._ready()
+        even = self._even is not None and bool(is_ready.all())
+        ready: Any = slice(None) if even else np.flatnonzero(is_ready)
         lengths = self._steps[ready]
         count = int(lengths.max())
-        after = np.arange(count + 1)[:, None] >= lengths  # the rows that are no complete steps
-        mask = ~after[:-1]
 
         def rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             """Return rows 0 to T. Row T has the actions after the steps."""
             taken: npt.NDArray[Any] = array[: count + 1, ready]
-            taken[-1] = array[lengths, ready]
-            return taken
+            if not even:
+                taken[-1] = array[lengths, ready]
+            return taken.copy() if even else taken
 
         values = rows(self._values)
-        following = values[-1] if expected is None else expected[ready]
-        values[after] = np.broadcast_to(following, values.shape)[after]
+        if expected is not None:
+            values[-1] = expected[ready]
+        rewards, discounts = self._rewards[:count, ready].copy(), self._discounts[:count, ready].copy()
+        mask = np.ones(rewards.shape, np.float32)
+        if not even:
+            after = np.arange(count)[:, None] >= lengths  # the rows that are no complete steps
+            values[:-1][after] = np.broadcast_to(values[-1], values[:-1].shape)[after]
+            rewards[after], discounts[after], mask[after] = 0, 1, 0
         trajectories = Trajectories(
             inputs=rows(self._inputs),
             actions=rows(self._actions),
             values=values,
             restart=rows(self._restart),
             valid=rows(self._valid) if self._valid.size else None,
-            rewards=np.where(mask, self._rewards[:count, ready], np.float32(0)),
-            discounts=np.where(mask, self._discounts[:count, ready], np.float32(1)),
-            mask=mask.astype(np.float32),
-            states=self._states[:, ready],
-            weights=self._weights[ready],
+            rewards=rewards,
+            discounts=discounts,
+            mask=mask,
+            states=self._states[:, ready].copy(),
+            weights=self._weights[ready].copy(),
         )
-        if self._acted:
-            is_open = ready
-        else:
-            is_open = ready[:0] if self._held is None else ready[self._held[ready]]
-        for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
-            array[0, is_open] = array[self._steps[is_open], is_open]
-        self._states[0, is_open] = self._states[1, is_open]
+        held = self._held
+        if self._acted or held is not None:
+            is_open: Any = ready if held is None or self._acted else np.flatnonzero(is_ready & held)
+            last: Any = count if even and self._acted else (self._steps[is_open], self._columns[is_open])
+            for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
+                array[0, is_open] = array[last]
+            self._states[0, is_open] = self._states[1, is_open]
         self._weights[ready] = 1.0
         self._steps[ready] = 0
+        self._even = None if self._steps.any() else 0
         return trajectories
 
     def batch(self, expected: Array | None, gae_lambda: float) -> Batch:

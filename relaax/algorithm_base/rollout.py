@@ -145,6 +145,9 @@ class Rollout(Trajectories):
         """Whether all T steps are complete."""
         return self.steps == self.length
 
+    uneven = False
+    """Whether environments have different numbers of steps (see `RaggedRollout`)."""
+
     @property
     def row(self) -> int | None:
         """Row of the batch that the next `act` fills; None if the rollout is full."""

@@ -63,6 +63,9 @@ class Actor(ABC):
 class Engine(Actor):
     """An actor that also computes the gradient of a batch."""
 
+    def forget(self) -> None:
+        """Discard the results that `act` kept, as the next batch has other inputs in their rows."""
+
     @abstractmethod
     def gradient(
         self,

@@ -47,6 +47,9 @@ class HostEngine(Engine):
         self._network.set_parameters(parameters, self._pixels)
         self._kept.clear()
 
+    def forget(self) -> None:
+        self._kept.clear()
+
     def act(self, inputs: Inputs, state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         count = len(inputs)
         activations, at = self._place(count, keep)
