@@ -38,7 +38,7 @@ TESTS_FAILED, NO_TESTS = 1, 5  # exit codes of pytest
 GRADIENT = "tests/algorithms/da3c/test_gradient.py"
 ROLLOUT = "tests/algorithm_base/test_rollout.py"
 RAGGED = "tests/algorithm_base/test_ragged.py"
-TURNS = "tests/algorithms/test_out_of_step.py"
+TURNS_OF_AGENTS = "tests/algorithms/test_out_of_step.py"
 TURNS_OF_DA3C = "tests/algorithms/da3c/test_out_of_step.py"
 AGENT = "tests/algorithms/da3c/test_agent.py"
 CONTRACT = "tests/algorithms/da3c/test_contract.py"
@@ -1290,8 +1290,8 @@ ERRORS = (
         [
             (
                 "relaax/algorithm_base/acting/actions.py",
-                "np.count_nonzero(within != mapped)",
-                "np.count_nonzero(within != within)",
+                "clipped = within != mapped",
+                "clipped = within != within",
             )
         ],
         MIXED_ACTIONS,
@@ -1452,14 +1452,14 @@ ERRORS = (
     planted(
         "whole-padding-learned",
         "the padding of a shorter episode is learned from",
-        [(RAGGED_PY, "mask=mask.astype", "mask=np.ones_like(mask).astype")],
+        [(RAGGED_PY, "mask[after] = 0, 1, 0", "_ = 0, 1, 0")],
         EPISODES,
     ),
     # Learning from environments out of step.
     planted(
         "held-row-is-a-step",
         "a held row counts as a step of a rollout",
-        [(RAGGED_PY, "self._steps += step.acted", "self._steps += ~step.first")],
+        [(RAGGED_PY, "acted = step.acted", "acted = ~step.first")],
         RAGGED,
     ),
     planted(
@@ -1471,19 +1471,19 @@ ERRORS = (
     planted(
         "short-column-ends",
         "an environment with fewer steps than others has no bootstrap value",
-        [(RAGGED_PY, "self._discounts[:count, ready], np.float32(1)", "self._discounts[:count, ready], np.float32(0)")],
+        [(RAGGED_PY, "discounts[after], mask[after] = 0, 1, 0", "discounts[after], mask[after] = 0, 0, 0")],
         RAGGED,
     ),
     planted(
         "bootstrap-over-an-idle-row",
         "an environment with fewer steps than others bootstraps from an old row",
-        [(RAGGED_PY, "values[after] = np.broadcast_to(following, values.shape)[after]", "pass")],
+        [(RAGGED_PY, "values[:-1][after] = np.broadcast_to(values[-1], values[:-1].shape)[after]", "pass")],
         RAGGED,
     ),
     planted(
         "open-action-lost",
         "an action in progress at the end of a rollout is lost",
-        [(RAGGED_PY, "array[0, is_open] = array[self._steps[is_open], is_open]", "pass")],
+        [(RAGGED_PY, "array[0, is_open] = array[last]", "pass")],
         RAGGED,
         TURNS_OF_DA3C,
     ),
@@ -1501,11 +1501,17 @@ ERRORS = (
         RAGGED,
     ),
     planted(
+        "results-of-void-rows-reused",
+        "a gradient uses results for inputs that a void step has overwritten",
+        [(HOST_PY, "def forget(self) -> None:\n        self._kept.clear()", "def forget(self) -> None:\n        pass")],
+        TURNS_OF_AGENTS,
+    ),
+    planted(
         "lstm-state-before-a-held-row",
         "the LSTM state before an action changes while the action is in progress",
         [(INPUTS_PY, "self.state = self.keep_held(self.state, state)", "self.state = state")],
         TURNS_OF_DA3C,
-        TURNS,
+        TURNS_OF_AGENTS,
     ),
     planted(
         "lstm-state-after-a-held-row",
@@ -1523,7 +1529,7 @@ ERRORS = (
                 "inputs.state_after = state",
             )
         ],
-        TURNS,
+        TURNS_OF_AGENTS,
     ),
     planted(
         "held-action-not-weighted",
@@ -1541,13 +1547,13 @@ ERRORS = (
         "return-decays-in-held-rows",
         "the discounted return for the scale of rewards decays in held rows",
         [(NORMALIZATION_PY, "np.where(step.held, self._returns, returns)", "returns")],
-        TURNS,
+        TURNS_OF_AGENTS,
     ),
     planted(
         "void-observation-as-input",
         "the observation of a held row becomes the input of the action in progress",
         [(INPUTS_PY, "inputs = _where(void, self.unnormalized, inputs)", "pass")],
-        TURNS,
+        TURNS_OF_AGENTS,
         TURNS_OF_DA3C,
     ),
     planted(
@@ -1555,7 +1561,7 @@ ERRORS = (
         "a held row pushes a frame on its stack",
         [("relaax/algorithm_base/observations.py", "self._stack[void] = kept", "pass")],
         TRANSITIONS,
-        TURNS,
+        TURNS_OF_AGENTS,
     ),
     planted(
         "transition-with-a-held-reward",
