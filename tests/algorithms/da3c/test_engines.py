@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def batch_of(spec: Any, policy: Distribution, steps: int, environments: int, see
     )
 
 
+def masked(batch: Batch, policy: Distribution) -> Batch:
+    """Return a copy in which some actions are not valid, with other actions."""
+    rng, shape = np.random.default_rng(7), batch.restart.shape
+    valid = [rng.random((*shape, choices)) < 0.5 for choices in policy.choices]
+    for each in valid:
+        each[..., 0] |= ~each.any(axis=-1)
+    mask = np.concatenate(valid, axis=-1)
+    flat = mask.reshape(-1, mask.shape[-1])
+    outputs = {head: np.zeros((len(flat), width), np.float32) for head, width in policy.heads.items()}
+    actions = policy.sample(policy.masked(outputs, flat), rng).reshape(*shape, *policy.action_shape)
+    return replace(batch, valid=mask, actions=actions)
+
+
 def no_state(count: int) -> np.ndarray:
     return np.zeros((count, 0), np.float32)
 
@@ -156,6 +170,16 @@ def test_host_gradient_equals_the_tensorflow_gradient(case: str, clipping: float
     batch = batch_of(spec_of(space, policy, **keys), policy, 5, 3)
     host, tensorflow = (made(kind, space, policy, **keys) for kind in (HostEngine, TensorFlowEngine))
     close(host.gradient(batch), tensorflow.gradient(batch))
+
+
+@pytest.mark.parametrize("case", ["vector", "lstm", "mixed", "several choices", "image"])
+def test_engines_give_equal_gradients_with_action_masks(case: str) -> None:
+    space, policy, keys = CASES[case]
+    batch = batch_of(spec_of(space, policy, **keys), policy, 5, 3)
+    host, tensorflow = (made(kind, space, policy, **keys) for kind in (HostEngine, TensorFlowEngine))
+    found = host.gradient(masked(batch, policy))
+    close(found, tensorflow.gradient(masked(batch, policy)))
+    assert np.abs(found[0] - host.gradient(replace(batch, actions=masked(batch, policy).actions))[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize("rows", [[], [0], [4], [1, 2], [0, 1, 2, 3, 4], [4, 0, 2]])
