@@ -32,8 +32,9 @@ class Inputs:
     `valid`: bool [N, choices], the actions that are valid now; None if observations have no action mask.
 
     `held`: bool [N], where the last action is still in progress (`StepResult.held`); None if no row is held. In held
-    rows, all of the above is as it was when the row last acted. `unwanted`: bool [N], environments that will ignore the
-    next action; None if there are none.
+    rows, the attributes above do not change.
+
+    `unwanted`: bool [N], where the environment will ignore the next action; None if all wait for it.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:

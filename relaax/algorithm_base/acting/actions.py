@@ -66,8 +66,7 @@ class ActionMap:
     def __call__(self, actions: Array, unwanted: Mask | None = None) -> Leaves:
         """Return the policy's actions [N, *action_shape] as leaves of the space.
 
-        `unwanted`: bool [N], rows that `clipped_share` does not count, as environments ignore them; None if there are
-        none.
+        `unwanted`: bool [N], rows that environments ignore, so that `clipped_share` does not count them.
         """
         for part in self._reals():
             part.unwanted = unwanted
