@@ -98,3 +98,27 @@ def test_defaults_learn_untuned_environments(runs: Runs, short: bool, tmp_path: 
     run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
     assert run.running.wait(280) == 0, run.running.report()
     assert run.summary["status"] == "target_reached"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@checks
+def test_action_mask_halves_the_steps(runs: Runs, tmp_path: Path) -> None:
+    """The study of action masks has more seeds and algorithms: da3c needs a quarter of the steps."""
+    tests = str(Path(__file__).parents[1])
+    section = {"environment": "OpenAI_Gym", "name": "support.roads:Roads", "arguments": ["--path", tests]}
+    keys = {"optimizer": "adam", "initial_learning_rate": 3e-3, "rewards_gamma": 0.95, "normalize_rewards": None}
+    steps = {}
+    for mask in ("action_mask", None):
+        config = tmp_path / f"{mask}.yaml"
+        network = {"dense": [128, 128]}
+        algorithm = {"path": "da3c", "action_mask": mask, "max_global_step": 3e6, "network": network} | keys
+        config.write_text(
+            yaml.safe_dump({"relaax-run": {"clients": 2, "envs-per-client": 8} | section, "algorithm": algorithm})
+        )
+        options = "--target-return", "0.9", "--max-steps", "200000", "--seed", "5", "--no-progress"
+        run = runs.start(*options, config=config, directory=tmp_path / str(mask))
+        assert run.running.wait(120) == 0, run.running.report()
+        assert run.summary["status"] == "target_reached"
+        steps[mask] = run.summary["env_steps"]
+    assert steps["action_mask"] < steps[None] / 2
