@@ -19,6 +19,7 @@ from relaax import rlx
 from relaax.server.rlx_server.connection import peer as peer_module
 from relaax.server.rlx_server.connection.channel import PeerDisconnected, TlsLayer
 from relaax.server.rlx_server.connection.peer import Peer, PeerSentBye, PeerTimeout, ServerStopping
+from relaax.server.rlx_server.worker_reports import REVOKED
 from support.keys import Keys
 from support.rlx_pair import make_hello
 
@@ -318,6 +319,23 @@ def test_end_of_the_connection_interrupts_a_busy_worker(
         with pytest.raises(raised):
             call()
     pair.peer.close()
+
+
+def test_stopped_heartbeat_uses_no_closed_descriptor(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file may have the number of a closed descriptor."""
+    monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
+    worker, server = os.pipe()
+    pair.peer.watch_reports(worker)
+    make_worker_busy(pair)
+    os.write(server, REVOKED)
+    pair.peer.stop_heartbeat()
+    pair.client.sendall(pair.connection.send(rlx.Bye()))
+    pair.peer._check_while_busy()
+    pair.peer._ping_after(0.0)
+    assert os.read(worker, 2) == REVOKED
+    pair.peer.raise_pending_error()
+    for descriptor in (worker, server):
+        os.close(descriptor)
 
 
 def test_half_closed_client_receives_its_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,9 +342,16 @@ class Peer:
                     _log.exception("the heartbeat's measurements failed and are disabled")
                     self.beat = None
 
+    def stop_heartbeat(self) -> None:
+        """Stop the heartbeat. After that it uses no descriptors, so that they can be closed."""
+        with self._lock:
+            self._stop_heartbeat.set()
+
     def _check_while_busy(self) -> None:
         """Read from the client of a busy worker. If the connection must end, interrupt the worker."""
         with self._lock:
+            if self._stop_heartbeat.is_set():
+                return
             self._is_receiving = True
             try:
                 since = self._client_waiting_since
@@ -371,7 +378,7 @@ class Peer:
     def _ping_after(self, seconds: float) -> None:
         with self._lock:
             since = self._client_waiting_since
-            if since is None or time.monotonic() - since < seconds:
+            if since is None or time.monotonic() - since < seconds or self._stop_heartbeat.is_set():
                 return
             with contextlib.suppress(PeerDisconnected, rlx.LocalProtocolError):  # the receiving thread detects it
                 self._send(self.connection.send(rlx.Ping()))
@@ -387,7 +394,7 @@ class Peer:
         If a socket is closed with unread bytes, or receives more, TCP discards the data sent last, such as an error.
         Before the welcome a client only sends its hello and waits. So if no bytes are unread, few can follow.
         """
-        self._stop_heartbeat.set()
+        self.stop_heartbeat()
         with contextlib.suppress(OSError, PeerDisconnected):
             if not self.channel.direct:
                 with self._lock:

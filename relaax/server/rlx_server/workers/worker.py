@@ -175,6 +175,7 @@ class Worker:
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
             return EXIT_FAILED
         finally:
+            self._peer.stop_heartbeat()  # it uses the report sockets too
             self._reports.close()  # before `close`, which may be slow: this worker needs no place meanwhile
             self._peer.close()
         return EXIT_DONE
