@@ -1514,24 +1514,6 @@ ERRORS = (
         TURNS_OF_AGENTS,
     ),
     planted(
-        "lstm-state-after-a-held-row",
-        "a held row advances the LSTM state",
-        [(AGENT_PY, "inputs.keep_held(inputs.state_after, state), inputs", "state, inputs")],
-        TURNS_OF_DA3C,
-    ),
-    planted(
-        "lstm-state-after-a-held-row-of-values",
-        "a held row advances the LSTM state of a value method",
-        [
-            (
-                VALUE_AGENT_PY,
-                "inputs.state_after = inputs.keep_held(inputs.state_after, state)",
-                "inputs.state_after = state",
-            )
-        ],
-        TURNS_OF_AGENTS,
-    ),
-    planted(
         "held-action-not-weighted",
         "an action in progress at an update has no importance weight without overlap",
         [(AGENT_PY, "if step.held is not None:", "if False:")],

@@ -155,10 +155,9 @@ class Agent(AgentBase):
         if not exploit:
             self._held_out.add(inputs.unnormalized, inputs.valid, inputs.held)
         keep = None if exploit else self._rollout.row
-        outputs, state = self._actor.act(inputs.newest, inputs.state, keep)
+        outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
         values = self._q.values(outputs)
         actions = self._choose_actions(values, inputs.valid)
-        inputs.state_after = inputs.keep_held(inputs.state_after, state)
         if not exploit:
             self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
         return [actions + self._first_action]

@@ -133,8 +133,8 @@ class Agent(AgentBase):
             actions = self._policy.mode(outputs)
         else:
             actions = self._policy.sample(outputs, self._rng)
-        if inputs.held is not None:
-            state, actions = inputs.keep_held(inputs.state_after, state), inputs.keep_held(self._actions, actions)
+        if inputs.held is not None:  # the state of these rows is computed again, from the same inputs
+            actions = inputs.keep_held(self._actions, actions)
             outputs = {head: inputs.keep_held(self._outputs[head], output) for head, output in outputs.items()}
         inputs.state_after, self._outputs, self._actions = state, outputs, actions
         if not exploit:
