@@ -30,6 +30,7 @@ class ObservationEncoder:
 
     def __init__(self, space: Space, environments: int, history: int, image: int | None = None) -> None:
         self._elements = list(space.elements())
+        self._one_hot = [one_hot_sizes(element) for element in self._elements]
         self._byte_images = [looks_like_image(e) and e.dtype == np.uint8 for e in self._elements]
         self._is_image = is_image(space)
         self._image = 0 if self._is_image else image
@@ -83,13 +84,14 @@ class ObservationEncoder:
     def _vector(self, observations: Leaves) -> Inputs:
         """Return all parts except the image with a history, concatenated."""
         parts = []
-        for index, (element, leaf, byte_image) in enumerate(
-            zip(self._elements, observations, self._byte_images, strict=True)
+        for index, (leaf, sizes, byte_image) in enumerate(
+            zip(observations, self._one_hot, self._byte_images, strict=True)
         ):
             if index == self._image:
                 continue
-            if sizes := one_hot_sizes(element):
+            if sizes:
                 # No indexing: in rows where no episode ended, final observations may be out of range.
+                element = self._elements[index]
                 start = element.start if isinstance(element, Discrete) else 0
                 choices = leaf.reshape(len(leaf), -1) - start
                 columns = [choices[:, [i]] == np.arange(size) for i, size in enumerate(sizes)]

@@ -112,6 +112,12 @@ class RaggedRollout:
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
+        if step.plain and self._even is not None:
+            self._rewards[self._even], self._discounts[self._even] = rewards, gamma
+            self._steps += 1
+            self._even += 1
+            self._held, self._acted = None, False
+            return
         at = (self._steps, self._columns) if self._even is None else self._even
         self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
         acted = step.acted

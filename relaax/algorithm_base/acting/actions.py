@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class ActionMap:
             self._parts = [_Reals(boxes, spherical, weights)]
         else:
             self._parts = [_kind_of(element, spherical) for element in elements]
+        self._reals = [part for part in self._parts if isinstance(part, _Reals)]
         if len(self._parts) == 1:
             self.policy = self._parts[0].policy
         else:
@@ -68,8 +69,8 @@ class ActionMap:
 
         `unwanted`: bool [N], rows that environments ignore, so that `clipped_share` does not count them.
         """
-        for part in self._reals():
-            part.unwanted = unwanted
+        for reals in self._reals:
+            reals.unwanted = unwanted
         if len(self._parts) == 1:
             return self._parts[0].leaves(actions)
         composite = self.policy
@@ -104,13 +105,10 @@ class ActionMap:
     def clipped_share(self) -> float | None:
         """Return the share of the real numbers since the last call that were clipped. None: there were no numbers."""
         clipped = numbers = 0
-        for part in self._reals():
-            clipped, numbers = clipped + part.clipped, numbers + part.numbers
-            part.clipped = part.numbers = 0
+        for reals in self._reals:
+            clipped, numbers = clipped + reals.clipped, numbers + reals.numbers
+            reals.clipped = reals.numbers = 0
         return clipped / numbers if numbers else None
-
-    def _reals(self) -> Iterator[_Reals]:
-        return (part for part in self._parts if isinstance(part, _Reals))
 
 
 class _Kind(ABC):
