@@ -78,7 +78,7 @@ EXPECTED = {
     "docs/many-environments.md": {"lives": "minutes", "slow": "answers in"},
     "docs/troubleshoot.md": {"health": '"version"'},
     "docs/seeds.md": {"one": "the same"},
-    "docs/write-an-algorithm.md": {"test": r"^=+ \d+ passed in"},  # no warnings follow the count
+    "docs/write-an-algorithm.md": {"test": r"2\d passed in"},  # no warnings follow the count
 }
 # Pages that use the files of another page.
 FILES_OF = {"docs/many-environments.md": "docs/environments.md", "docs/gymnasium.md": "docs/environments.md"}
