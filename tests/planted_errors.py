@@ -1043,13 +1043,13 @@ ERRORS = (
     planted(
         "plain-not-counted",
         "steps without the end of an episode are not learned from",
-        [(ROLLOUT_PY, "= rewards, gamma, 1.0", "= rewards, gamma, 0.0")],
+        [(ROLLOUT_PY, "= 1.0 if step.plain", "= 0.0 if step.plain")],
         GRADIENT,
     ),
     planted(
         "void-not-masked",
         "steps that only reset are learned from in a rollout",
-        [(ROLLOUT_PY, "= ~step.first", "= True")],
+        [(ROLLOUT_PY, "else ~step.first", "else True")],
         GRADIENT,
     ),
     planted(
@@ -1459,7 +1459,7 @@ ERRORS = (
     planted(
         "held-row-is-a-step",
         "a held row counts as a step of a rollout",
-        [(RAGGED_PY, "acted = step.acted", "acted = ~step.first")],
+        [(RAGGED_PY, "self._steps += step.acted", "self._steps += ~step.first")],
         RAGGED,
     ),
     planted(

@@ -112,20 +112,11 @@ class RaggedRollout:
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
-        if step.plain and self._even is not None:
-            self._rewards[self._even], self._discounts[self._even] = rewards, gamma
-            self._steps += 1
-            self._even += 1
-            self._held, self._acted = None, False
-            return
         at = (self._steps, self._columns) if self._even is None else self._even
         self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
-        acted = step.acted
-        self._steps += acted
-        if self._even is not None:
-            count = np.count_nonzero(acted)
-            if count:
-                self._even = self._even + 1 if count == acted.size else None
+        self._steps += step.acted
+        if self._even is not None and (count := step.env_steps):
+            self._even = self._even + 1 if count == len(self._columns) else None
         self._held, self._acted = step.held, False
 
     def newest(self) -> npt.NDArray[Any]:
@@ -149,9 +140,11 @@ class RaggedRollout:
         def rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             """Return rows 0 to T. Row T has the actions after the steps."""
             taken: npt.NDArray[Any] = array[: count + 1, ready]
-            if not even:
+            if even:
+                taken = taken.copy()  # of a view
+            else:
                 taken[-1] = array[lengths, ready]
-            return taken.copy() if even else taken
+            return taken
 
         values = rows(self._values)
         if expected is not None:

@@ -40,13 +40,15 @@ class Batch:
 
 def rewards_and_discounts(
     step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | float]:
     """Return rewards [N] and discounts [N] of a step. `rewards` [N]: the rewards to learn from.
 
     The discount is `gamma`, or 0 if the next observation starts another episode. If an episode was truncated, the
     discounted value of its final observation, from `final_values` float32 [N], is added to the reward. The reward of a
-    void transition (`step.first`) becomes 0.
+    void transition (`step.first`) becomes 0. If the step is plain, these are `rewards` and `gamma` themselves.
     """
+    if step.plain:
+        return rewards, gamma
     rewards = np.where(step.first, 0.0, rewards)  # no product, because 0 x infinity is NaN
     if final_values is not None:
         truncated = step.truncated & ~step.terminated
@@ -186,11 +188,8 @@ class Rollout(Trajectories):
         """Add the outcome of the actions. For the arguments see `rewards_and_discounts`."""
         t = self.steps
         self.steps += 1
-        if step.plain:
-            self.rewards[t], self.discounts[t], self.mask[t] = rewards, gamma, 1.0
-            return
         self.rewards[t], self.discounts[t] = rewards_and_discounts(step, rewards, gamma, final_values)
-        self.mask[t] = ~step.first
+        self.mask[t] = 1.0 if step.plain else ~step.first
 
     def take(self) -> Trajectories:
         """Return the steps, and start the next rollout. Row T must be filled.
