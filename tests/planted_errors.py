@@ -123,6 +123,8 @@ TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
 STORED_PY = "relaax/algorithm_base/transitions.py"
 REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
 REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
+SHARED_LEARNER_PY = "algorithms/_replay/learner.py"
+SHARED_AGENT_PY = "algorithms/_replay/agent.py"
 TRANSITIONS = "tests/algorithm_base/test_transitions.py"
 REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
@@ -259,13 +261,13 @@ ERRORS = (
     planted(
         "learner-sums",
         "a learner sums over the batch",
-        [(REPLAY_LEARNER_PY, " / np.float32(count)", "")],
+        [(SHARED_LEARNER_PY, " / np.float32(len(sampled.keys))", "")],
         REPLAY_LEARNER,
     ),
     planted(
         "learner-without-importance",
         "a learner does not correct for non-uniform sampling",
-        [(REPLAY_LEARNER_PY, "self._beta(self.exchange.global_step)", "0 * self._beta(self.exchange.global_step)")],
+        [(SHARED_LEARNER_PY, "self._beta(self.exchange.global_step)", "0 * self._beta(self.exchange.global_step)")],
         REPLAY_LEARNER,
     ),
     planted(
@@ -273,9 +275,9 @@ ERRORS = (
         "priorities are sent without their offset",
         [
             (
-                REPLAY_LEARNER_PY,
-                "priorities_of(loss.errors, self.config.priority_offset)",
-                "priorities_of(loss.errors, 0.0)",
+                SHARED_LEARNER_PY,
+                "priorities_of(errors, self.config.priority_offset)",
+                "priorities_of(errors, 0.0)",
             )
         ],
         REPLAY_LEARNER,
@@ -285,7 +287,7 @@ ERRORS = (
         "steps that a learner's push has counted are counted again",
         [
             (
-                REPLAY_AGENT_PY,
+                SHARED_AGENT_PY,
                 "learner.exchange.env_steps, self._exchange.env_steps = self._exchange.env_steps, 0",
                 "learner.exchange.env_steps = self._exchange.env_steps",
             )
@@ -332,7 +334,7 @@ ERRORS = (
     planted(
         "rewards-not-scaled",
         "a learner does not scale the rewards of replay memory",
-        [(REPLAY_LEARNER_PY, "np.float32(self._normalization.reward_unit)", "np.float32(1.0)")],
+        [(SHARED_LEARNER_PY, "np.float32(self._normalization.reward_unit)", "np.float32(1.0)")],
         REPLAY_LEARNER,
     ),
     planted(
@@ -346,7 +348,7 @@ ERRORS = (
         "a worker that learns does not record epsilon",
         [
             (
-                REPLAY_AGENT_PY,
+                SHARED_AGENT_PY,
                 "(learner.pulled))\n            self._record_exploration()\n",
                 "(learner.pulled))\n",
             )
@@ -1645,7 +1647,13 @@ ERRORS = (
     planted(
         "removal-ignored",
         "the oldest item is evicted regardless of `removal`",
-        [("algorithms/gorila/model.py", ", _REMOVERS[config.removal], masks)", ", mask_size=masks)")],
+        [
+            (
+                "algorithms/_replay/model.py",
+                "exponent, remover, masks, action)",
+                "exponent, mask_size=masks, action=action)",
+            )
+        ],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(

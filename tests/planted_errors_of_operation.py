@@ -23,6 +23,7 @@ PROCESS_PY = "relaax/supervision/process.py"
 REMOTE_PROCESS_PY = "relaax/cluster/remote_process.py"
 MACHINES_PY = "relaax/cluster/machines.py"
 REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
+SHARED_AGENT_PY = "algorithms/_replay/agent.py"
 LEARNER_PY = "algorithms/gorila/learner.py"
 
 CLAIMS = "tests/server/rlx_server/test_claims.py"
@@ -48,13 +49,13 @@ LEARNING_ERRORS = (
     planted(
         "bundle-acts-by-its-first-parameters",
         "the agent of a bundle never uses the parameters that its learner has pulled",
-        [(REPLAY_AGENT_PY, "if learner.pulled is not self._pulled:", "if False:")],
+        [(SHARED_AGENT_PY, "if learner.pulled is not self._pulled:", "if False:")],
         AGENT,
     ),
     planted(
         "learner-without-statistics",
         "a learner normalizes observations without statistics",
-        [(LEARNER_PY, "        self._normalization.set_statistics(pulled)\n", "")],
+        [("algorithms/_replay/learner.py", "        self._normalization.set_statistics(pulled)\n", "")],
         LEARNER,
     ),
     planted(
@@ -74,7 +75,7 @@ LEARNING_ERRORS = (
         "transitions end with normalized final observations",
         [
             (
-                REPLAY_AGENT_PY,
+                SHARED_AGENT_PY,
                 "            self._transitions.outcome(step, rewards * unit, final, values, unit, valid)",
                 "            if final is not None:\n                final = self._inputs.normalized(final)\n"
                 "            self._transitions.outcome(step, rewards * unit, final, values, unit, valid)",
@@ -99,8 +100,8 @@ LEARNING_ERRORS = (
         "an agent with separate learners never uses the parameters that it pulls",
         [
             (
-                REPLAY_AGENT_PY,
-                "self._use(self._exchange.push(None))",
+                SHARED_AGENT_PY,
+                "self._use_if_any(self._exchange.push(None))",
                 "self._exchange.push(None)",
             )
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,13 @@ from relaax.algorithm_base import (
     TargetInterval,
 )
 from relaax.algorithm_base.acting.actions import actions_refusal
+from relaax.algorithm_base.config import Probability
 from relaax.algorithm_base.network import AgentConfig, agent_network, agent_statistics, observation_refusal
 from relaax.algorithm_base.values import Errors
 from relaax.nn.action_values import ActionValues
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.specification import NetworkSpec
 
-Probability = Annotated[float, Field(ge=0, le=1)]
 HEAD_GAIN = 0.01
 """Gain of the heads' initial kernels: small, so that at first all actions have nearly the same value, about 0."""
 

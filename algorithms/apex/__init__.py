@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from relaax.algorithm_base import lazy_exports
 
-from ..gorila.model import ParameterServer, Replay
+from .._replay.model import Replay
+from .._value_based.model import ParameterServer
 from .config import Config
 
 if TYPE_CHECKING:

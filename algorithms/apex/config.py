@@ -8,10 +8,9 @@ from pydantic import Field, PositiveFloat
 
 from relaax.algorithm_base import Fixed, Free
 from relaax.algorithm_base.acting.exploration import ladder_of_epsilons
-from relaax.algorithm_base.config import Centered, RMSPropConfig
+from relaax.algorithm_base.config import Centered, Probability, RMSPropConfig
 
-from .._value_based.model import Probability
-from ..gorila.model import ReplayConfig
+from ..gorila.model import DeepQConfig
 
 
 class CenteredRMSPropConfig(RMSPropConfig):
@@ -25,7 +24,7 @@ class CenteredRMSPropConfig(RMSPropConfig):
     centered: Centered = True
 
 
-class Config(ReplayConfig):
+class Config(DeepQConfig):
     """Ape-X DQN. The defaults are the paper's for Atari games, unless a key's description gives another source."""
 
     name = "apex"

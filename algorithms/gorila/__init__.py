@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from relaax.algorithm_base import lazy_exports
 
-from .model import Config, ParameterServer, Replay
+from .._replay.model import Replay
+from .._value_based.model import ParameterServer
+from .model import Config
 
 if TYPE_CHECKING:
     from .agent import Agent

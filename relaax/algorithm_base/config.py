@@ -100,6 +100,7 @@ class Schedule:
 
 
 AtLeastOne = Annotated[int, Field(ge=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 DEFAULT_RING = 16
 """Default of `max_staleness` if delays are compensated."""

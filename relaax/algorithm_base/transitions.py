@@ -15,11 +15,11 @@ from relaax.algorithm_base.agent import Mask, StepResult
 from relaax.algorithm_base.network import history, image_of, input_shape, is_image
 from relaax.algorithm_base.normalization import INPUT_LIMIT
 from relaax.algorithm_base.observations import FrameStack
-from relaax.algorithm_base.values import greedy_values, values_of
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
-from relaax.replay.spec import Field, Frames, TableSpec, inserted_form
+from relaax.replay.spec import Field as Field
+from relaax.replay.spec import Frames, TableSpec, inserted_form
 from relaax.rlx import Space
 
 Inputs = npt.NDArray[Any]
@@ -219,6 +219,8 @@ INSERT_SIZE = 50
 """Number of transitions in one insertion (Horgan et al. 2018, section 4.1)."""
 NEXT_VALID = "next_valid"
 """The table's field for the valid actions of the next observation."""
+DISCRETE_ACTION = Field("int64")
+"""The table's field for actions that are numbers from 0."""
 LARGEST_ERROR = 1e30
 """Bound of errors in priorities."""
 
@@ -229,10 +231,11 @@ def transition_table(
     priority_exponent: float | None,
     remover: Literal["fifo", "lowest_priority"] = "fifo",
     mask_size: int = 0,
+    action: Field = DISCRETE_ACTION,
 ) -> TableSpec:
     """Return a table of transitions. `priority_exponent`: None for uniform sampling. `remover`: see `TableSpec`.
 
-    A transition has an observation, the action (from 0), the discounted sum of the rewards of up to n steps, the next
+    A transition has an observation, the action, the discounted sum of the rewards of up to n steps, the next
     observation, and the discount of its value. With a `mask_size`, the number of elements of an action mask, it also
     has the valid actions of the next observation.
     """
@@ -240,7 +243,7 @@ def transition_table(
         "transitions",
         {
             "observation": layout.field,
-            "action": Field("int64"),
+            "action": action,
             "reward": Field("float32"),
             "discount": Field("float32"),
             "next_observation": layout.field,
@@ -289,13 +292,13 @@ class WriterTransitions:
     - A void step (`StepResult.first`) is not part of any transition.
     - In a held row (`StepResult.held`) the last action is still in progress, and nothing happens.
 
-    `priority_offset`: insert each transition with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)|
-    + offset, by the values at the time of acting (Horgan et al. 2018, Algorithm 1). The unit is the newest
-    `reward_unit`. None: insert it with the largest priority of the memory.
+    `priority_offset`: insert each transition with the priority |R / unit + discount V(s_{t+k}) - Q(s_t, a_t)| + offset,
+    by the values at the time of acting (Horgan et al. 2018, Algorithm 1). V is the value of the best action. The unit
+    is the newest `reward_unit`. None: insert it with the largest priority of the memory.
 
     Transitions that exceed the limits are not inserted (see `within_limits`). `bounded`: whether normalisation bounds
     all observations, so that they are not checked. `client`: the client's name in logs. `metrics`: records the share
-    of transitions that are not inserted.
+    of transitions that are not inserted. `action`: the table's field for actions.
     """
 
     def __init__(
@@ -310,6 +313,7 @@ class WriterTransitions:
         bounded: bool = True,
         client: str = "",
         metrics: MetricsRecorder | None = None,
+        action: Field = DISCRETE_ACTION,
     ) -> None:
         self._check_observations = not bounded and not layout.frames
         self._client, self._metrics = client, metrics
@@ -319,7 +323,7 @@ class WriterTransitions:
         self._steps, self._gamma, self._offset, self._insert_size = steps, gamma, priority_offset, insert_size
         shape, dtype = inserted_form(layout.field)
         self._observations = np.zeros((steps, count, *shape), dtype)
-        self._actions = np.zeros((steps, count), np.int64)
+        self._actions: Stored = np.zeros((steps, count, *action.shape), action.dtype)
         self._action_values = np.zeros((steps, count), np.float32)  # Q(s, a) of these actions
         self._returns = np.zeros((steps, count), np.float64)
         self._ages = np.zeros(steps, np.int64)  # number of outcomes of each row
@@ -350,28 +354,29 @@ class WriterTransitions:
         self,
         inputs: Inputs,
         restart: Mask,
-        actions: npt.NDArray[np.int64],
-        values: Array,
+        actions: Stored,
+        values: tuple[Array, Array] | None = None,
         valid: Mask | None = None,
         held: Mask | None = None,
     ) -> None:
         """Add inputs and actions of all N environments of the connection, except in held rows.
 
-        inputs: [N, ...], not normalised. restart: bool [N], where they start an episode. actions: int64 [N], from 0.
-        values: float32 [N, A], the values of all actions. valid: bool [N, A], the valid actions; None without masks.
-        held: bool [N]; None if no row is held.
+        inputs: [N, ...], not normalised. restart: bool [N], where they start an episode. actions: [N, ...], in the form
+        of the table's field. values: of these actions and of the best actions, float32 [N] each; only priorities need
+        them. valid: bool [N, A], the valid actions; None without masks. held: bool [N]; None if no row is held.
         """
         at = self._environments
         held = None if held is None else held[at]
         observations = self._buffer.push(inputs[at], restart[at], held)
         if self._completed:
-            own_valid = None if valid is None else valid[at]
-            self._add_completed(self._completed, observations, greedy_values(values[at], valid=own_valid), own_valid)
+            best = np.zeros(len(observations), np.float32) if values is None else values[1][at]
+            self._add_completed(self._completed, observations, best, None if valid is None else valid[at])
             self._completed = None
         row, self._row = self._row, (self._row + 1) % self._steps
         moved = [] if held is None else [np.roll(column[:, held], 1, axis=0) for column in self._rows]
         self._observations[row], self._actions[row] = observations, actions[at]
-        self._action_values[row] = values_of(values[at], actions[at])
+        if values is not None:
+            self._action_values[row] = values[0][at]
         self._returns[row], self._ages[row], self._open[row] = 0.0, 0, True
         for column, rows in zip(self._rows, moved, strict=False):  # in held rows, the transitions keep their ages
             column[:, held] = rows

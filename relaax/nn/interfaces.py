@@ -84,3 +84,11 @@ class Engine(Actor):
           loss: returns the derivative of the loss by the outputs.
           out: float32 [P], memory for the result. TensorFlow's engine ignores it.
         """
+
+    @abstractmethod
+    def input_gradient(self, inputs: npt.NDArray[Any], loss: Loss) -> Array:
+        """Compute the derivative of a loss by the inputs of a network without an LSTM, float32 [B, features].
+
+        With convolutions, it is the derivative by the side numbers only, float32 [B, side numbers]. `inputs`: float32
+        [B, features]. The caller must not change the result, which is valid until the next call.
+        """

@@ -182,3 +182,22 @@ class FlatLayout:
         for name, view in self.views(vector).items():
             view[...] = arrays[name]
         return vector
+
+
+class JoinedLayout:
+    """Positions of several networks, and of single numbers, in one flat vector, concatenated in the given order."""
+
+    def __init__(self, parts: Mapping[str, NetworkSpec | int]) -> None:
+        """`parts`: by name, the network, or the count of numbers."""
+        self.slices: dict[str, slice] = {}
+        self.size = 0
+        for name, part in parts.items():
+            size = part if isinstance(part, int) else part.layout().size
+            self.slices[name] = slice(self.size, self.size + size)
+            self.size += size
+
+    def views(self, vector: Array) -> dict[str, Array]:
+        """Return the parts as views of `vector`, float32 [size]. Raises ValueError if the length differs."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"networks of {self.size} numbers cannot be views of a vector {vector.shape}")
+        return {name: vector[where] for name, where in self.slices.items()}

@@ -60,6 +60,18 @@ class TensorFlowEngine(Engine):
         gradient: Array = tape.gradient(outputs, self._parameters, derivatives).numpy()
         return gradient
 
+    def input_gradient(self, inputs: npt.NDArray[Any], loss: Loss) -> Array:
+        given, count = tf.convert_to_tensor(inputs), len(inputs)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(given)
+            no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)
+            outputs, _ = self._forward(self._parameters, given[None], no_state, no_restart)
+        computed = {head: output.numpy() for head, output in outputs.items()}
+        by_outputs = checked_derivatives(loss(computed, slice(0, count)), computed)
+        derivatives = {head: tf.convert_to_tensor(by_outputs[head], tf.float32) for head in outputs}
+        gradient: Array = tape.gradient(outputs, given, derivatives).numpy()
+        return gradient[:, self._spec.pixels :]
+
     def _outputs(self, flat: Any, inputs: Any, state: Any, restart: Any) -> tuple[dict[str, Any], Any]:
         """Return the heads' outputs, [T * N, width], and the state after the last step."""
         shapes = self._layout.shapes

@@ -125,7 +125,8 @@ def play_episodes(
             if len(oracle.episode) == steps:
                 oracle.complete(inputs[i].copy(), float(best(inputs)[i]))
             oracle.episode.append(Moment(inputs[i].copy(), int(actions[i]), worth[i]))
-        transitions.act(inputs, restart, actions, worth, valid_in(inputs) if masked else None, held)
+        values_of_both = worth[np.arange(N), actions], best(inputs)
+        transitions.act(inputs, restart, actions, values_of_both, valid_in(inputs) if masked else None, held)
         return [actions]
 
     inputs = encoder.reset(envs.reset())
@@ -258,16 +259,16 @@ def test_insertions_refer_only_to_their_own_frames() -> None:
     layout = ObservationLayout(GREY, 4)
     transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
     encoder, envs = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, seed=3)
-    nothing, restart = np.zeros((2, 2), np.float32), np.ones(2, np.bool_)
+    restart = np.ones(2, np.bool_)
     inputs = encoder.reset(envs.reset())
     for number in range(200):
         if number == 90:
             for _ in range(30):  # a client that resets repeatedly
                 transitions.clear()
                 inputs, restart = encoder.reset(envs.reset()), np.ones(2, np.bool_)
-                transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
+                transitions.act(inputs, restart, np.zeros(2, np.int64))
         else:
-            transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
+            transitions.act(inputs, restart, np.zeros(2, np.int64))
         step = envs.step([np.zeros(2, np.int64)])
         cut_off = step.cut_off()
         transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
@@ -293,13 +294,13 @@ def test_long_wait_keeps_few_frames() -> None:
     writer, layout = Recorder(2), ObservationLayout(GREY, 4)
     transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
     encoder, envs = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, end_probability=0.0)
-    nothing, held = np.zeros((2, 2), np.float32), np.array([True, False])
+    held = np.array([True, False])
     inputs, restart, own = encoder.reset(envs.reset()), np.ones(2, np.bool_), []
     for number in range(1300):
         waits = 10 <= number < 600 or 605 <= number < 1200
         if not waits:
             own.append(inputs[0].copy())
-        transitions.act(inputs, restart, np.zeros(2, np.int64), nothing, None, held if waits else None)
+        transitions.act(inputs, restart, np.zeros(2, np.int64), None, None, held if waits else None)
         step = envs.step([np.zeros(2, np.int64)])
         if 10 <= number + 1 < 600 or 605 <= number + 1 < 1200:
             step = replace(step, unwanted=held)

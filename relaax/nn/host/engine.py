@@ -76,6 +76,16 @@ class HostEngine(Engine):
         self._kept.clear()  # the next batch has other rows
         return gradient
 
+    def input_gradient(self, inputs: Inputs, loss: Loss) -> Array:
+        assert not self._recurrent, "the derivative by the inputs of an LSTM is not supported"
+        network, count = self._network, len(inputs)
+        activations, at = self._place(count, None)
+        with np.errstate(all="ignore"):  # the caller checks for NaN and infinity
+            network.forward(inputs, activations, at)
+            outputs = network.outputs(activations, at, at + count)
+            by_outputs = checked_derivatives(loss(outputs, slice(0, count)), outputs)
+            return network.backward_to_inputs(activations, at, count, by_outputs)
+
     def _place(self, count: int, keep: int | None) -> tuple[Activations, int]:
         """Return the activations, and the position in them, for the outputs of `count` inputs."""
         if keep is not None and (self._rows is None or keep < self._rows):

@@ -135,6 +135,24 @@ class HostNetwork:
             rows = [layer[start : start + len(inputs)] for layer in layers]
             trunk.backward(inputs, flat, rows, gradients, views, accumulate, state, restart)
 
+    def backward_to_inputs(
+        self, activations: Activations, start: int, count: int, gradients: Mapping[str, Array]
+    ) -> Array:
+        """Return the gradient by the inputs, float32 [B, features], valid until the next call; without an LSTM.
+
+        With convolutions, it is the gradient by the side numbers. The other arguments: see `backward`.
+        """
+        self._update_trunks()
+        summed = np.zeros((0, 0), np.float32)
+        for trunk, layers in zip(self._trunks, activations.layers, strict=True):
+            by_inputs = trunk.backward_to_inputs([layer[start : start + count] for layer in layers], gradients)
+            if not summed.size:  # the trunks share scratch memory
+                summed = self._scratch.array("by inputs", *by_inputs.shape)
+                summed[...] = by_inputs
+            else:
+                summed += by_inputs
+        return summed
+
     def _update_trunks(self) -> None:
         """Set the parameters of the trunks if they are not current. Small networks rarely need it."""
         if not self._trunks_are_current:

@@ -108,9 +108,7 @@ class Trunk:
 
         `gradients`: by the heads' outputs, head -> float32 [T * N, width]. The other arguments: see `forward`.
         """
-        gradient = self._scratch.array("heads", len(inputs), self.sizes[-1])
-        for head, (_, columns) in self.heads.items():
-            gradient[:, columns] = gradients[head]
+        gradient = self._by_outputs(layers[-1], gradients)
         x = layers[self._last - 1] if self._last else flat
         memory = LstmActivations(*layers[-4:-1]) if self._lstm else None
         by_kernel = self._scratch.array("kernel", *self._head_kernel.shape)
@@ -141,6 +139,22 @@ class Trunk:
         if self._convolutions:
             self._convolutions.backward(self._images(inputs), layers, gradient, out, accumulate)
 
+    def backward_to_inputs(self, layers: Sequence[Array], gradients: Mapping[str, Array]) -> Array:
+        """Return the gradient by the flat inputs, float32 [B, features]; with convolutions, by the side numbers.
+
+        The result is valid until the next call. The arguments: see `backward`.
+        """
+        gradient = self._by_outputs(layers[-1], gradients)
+        gradient = self._by_inputs("heads", gradient, self._head_kernel)
+        for index in range(self._last - 1, self._first - 1, -1):
+            self._before_activation(gradient, layers[index])
+            gradient = self._by_inputs(index, gradient, self._dense[index - self._first][0])
+        if self._convolutions:
+            assert self._joined is not None, "a gradient by the pixels of an image is not supported"
+            by_side = self._by_side(layers[self._first - 1], gradient)
+            gradient = self._by_inputs("side", by_side, self._joined[0])
+        return gradient
+
     def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> None:
         """Compute the outputs of a dense layer without activation. `rectified`: x are another layer's activations."""
         kernel, bias = self._dense[layer]
@@ -162,6 +176,13 @@ class Trunk:
             tanh_gradient(gradient, outputs, self._scratch)
         else:
             gradient *= outputs > 0
+
+    def _by_outputs(self, outputs: Array, gradients: Mapping[str, Array]) -> Array:
+        """Return the gradients by the heads' outputs as one array, float32 [B, width]."""
+        gradient: Array = self._scratch.array("heads", *outputs.shape)
+        for head, (_, columns) in self.heads.items():
+            gradient[:, columns] = gradients[head]
+        return gradient
 
     def _by_bias(self, gradient: Array) -> Array:
         """Return the gradient by the bias, float32 [width]: the sum over the rows."""
@@ -192,12 +213,20 @@ class Trunk:
         self, inputs: Images, joined: Array, gradient: Array, out: Mapping[str, Array], accumulate: bool
     ) -> Array:
         """Return the gradient by the outputs of the last convolution, float32 [B, size]."""
-        y, by_y = joined[:, -self._side_width :], gradient[:, -self._side_width :]
-        by_y = by_y * (1 - y * y) if self._tanh else by_y * (y > 0)
+        by_y = self._by_side(joined, gradient)
         by_kernel, by_bias = _layer(out, f"{self._name}side")
         write_or_add(inputs[:, self._pixels :].T @ by_y, by_kernel, accumulate)
         write_or_add(by_y.sum(axis=0), by_bias, accumulate)
         return np.ascontiguousarray(gradient[:, : -self._side_width])
+
+    def _by_side(self, joined: Array, gradient: Array) -> Array:
+        """Return the gradient by the outputs of the layer for side numbers before its activation, float32 [B, width].
+
+        `gradient`: by `joined`, the outputs of the join.
+        """
+        y, by_y = joined[:, -self._side_width :], gradient[:, -self._side_width :]
+        by_side: Array = by_y * (1 - y * y) if self._tanh else by_y * (y > 0)
+        return by_side
 
 
 def _layer(views: Mapping[str, Array], name: str) -> tuple[Array, Array]:
