@@ -790,7 +790,7 @@ ERRORS = (
     planted(
         "target-one-interval-late",
         "the target network is copied one interval too late",
-        [(TARGET_PY, "if self._leads and generation >", "if self._leads and generation - 1 >")],
+        [(TARGET_PY, "if self._counts and generation >", "if self._counts and generation - 1 >")],
         TARGET,
     ),
     # Action masks.
@@ -2430,8 +2430,8 @@ ERRORS = (
         [
             (
                 "relaax/parameters/received.py",
-                "max(self.newest, generation)",
-                "max(each.target_generation for each in answers)",
+                "max(self.newest, generations[0])",
+                "max(generations)",
             )
         ],
         "tests/parameters/test_target.py",

@@ -25,6 +25,7 @@ MACHINES_PY = "relaax/cluster/machines.py"
 REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
 SHARED_AGENT_PY = "algorithms/_replay/agent.py"
 LEARNER_PY = "algorithms/gorila/learner.py"
+TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 
 CLAIMS = "tests/server/rlx_server/test_claims.py"
 FIGURES = "tests/planning/test_figures.py"
@@ -44,6 +45,8 @@ REMOTE_PROCESS = "tests/cluster/test_remote_process.py"
 MACHINES = "tests/cluster/test_machines.py"
 AGENT = "tests/algorithms/gorila/test_agent.py"
 LEARNER = "tests/algorithms/gorila/test_learner.py"
+SOFT_TARGET = "tests/server/parameter_server/test_soft_target.py"
+RECEIVED_SOFT_TARGET = "tests/parameters/test_soft_target.py"
 
 LEARNING_ERRORS = (
     planted(
@@ -691,4 +694,50 @@ CLUSTER_ERRORS = (
     ),
 )
 
-OPERATION_ERRORS = (*LEARNING_ERRORS, *SERVER_ERRORS, *RUN_ERRORS, *PLANNING_ERRORS, *CLUSTER_ERRORS)
+SOFT_TARGET_ERRORS = (
+    planted(
+        "soft-target-is-a-copy",
+        "each renewal of a soft target network copies the parameters",
+        [(TARGET_PY, "if self.interval.is_soft:", "if False:")],
+        SOFT_TARGET,
+    ),
+    planted(
+        "soft-target-of-shard-0-only",
+        "shards other than 0 do not renew a soft target network",
+        [(TARGET_PY, "self._counts = leads or interval.is_soft", "self._counts = leads")],
+        SOFT_TARGET,
+    ),
+    planted(
+        "soft-target-pulled-each-time",
+        "the answer to a push has no target network, so that each push has a second round trip",
+        [("relaax/server/parameter_server/service/service.py", 'request.HasField("have_target")', "False")],
+        RECEIVED_SOFT_TARGET,
+    ),
+    planted(
+        "read-target-is-overwritten",
+        "the shard reuses the memory of a target network that a worker reads",
+        [
+            (
+                "relaax/server/parameter_server/service/transports.py",
+                "            self._hold(second, carrier.target)\n",
+                "            pass\n",
+            )
+        ],
+        RECEIVED_SOFT_TARGET,
+    ),
+    planted(
+        "parts-apart-are-not-restored",
+        "a soft target network whose parts are some updates apart is not restored",
+        [(TARGET_PY, "(interval.is_soft or len(set(stored)) == 1)", "len(set(stored)) == 1")],
+        RECEIVED_SOFT_TARGET,
+    ),
+)
+
+OPERATION_ERRORS = (
+    *SOFT_TARGET_ERRORS,
+    *LEARNING_ERRORS,
+    *SERVER_ERRORS,
+    *RUN_ERRORS,
+    *PLANNING_ERRORS,
+    *CLUSTER_ERRORS,
+)

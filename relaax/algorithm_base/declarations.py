@@ -47,9 +47,9 @@ class ParameterServerBase(ABC):
         return {}
 
     def target_interval(self) -> TargetInterval | None:
-        """Return how often the target network is refreshed; None, the default, without a target network.
+        """Return how often and how far the target network is renewed; None, the default, without a target network.
 
-        Training agents and learners receive it as `Pulled.target`. Until the first refresh it equals the initial
+        Training agents and learners receive it as `Pulled.target`. Until the first renewal it equals the initial
         parameters.
         """
         return None
@@ -57,14 +57,17 @@ class ParameterServerBase(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TargetInterval:
-    """Number of environment frames, or of updates, between two refreshes of the target network.
+    """Number of environment frames, or of updates, between two renewals of the target network.
 
-    A refresh copies the parameters. Frames are environment steps x frame skip, over all workers. Raises ValueError
-    unless exactly one of the two is given, as an int of at least 1.
+    A renewal copies the parameters. With `tau` below 1 it moves the target network towards them (a soft target network,
+    Lillicrap et al. 2016, algorithm 1): θ′ ← θ′ + τ (θ − θ′). Frames are environment steps x frame skip, over all
+    workers. Raises ValueError unless exactly one of the two is given, as an int of at least 1, if `tau` is not in (0,
+    1], or if it is below 1 and the interval is in frames.
     """
 
     frames: int | None = None
     updates: int | None = None
+    tau: float = 1.0
 
     def __post_init__(self) -> None:
         given = [count for count in (self.frames, self.updates) if count is not None]
@@ -74,6 +77,10 @@ class TargetInterval:
             )
         if type(given[0]) is not int or given[0] < 1:
             raise ValueError(f"{self.unit} of a TargetInterval must be an int of at least 1, not {given[0]!r}")
+        if type(self.tau) not in (int, float) or not 0 < self.tau <= 1:
+            raise ValueError(f"tau of a TargetInterval must be a number above 0 and at most 1, not {self.tau!r}")
+        if self.is_soft and self.updates is None:
+            raise ValueError(f"tau below 1 needs a TargetInterval in updates: use updates=1, tau={self.tau!r}")
 
     @property
     def length(self) -> int:
@@ -84,6 +91,11 @@ class TargetInterval:
     def unit(self) -> str:
         """Unit of the interval: "frames" or "updates"."""
         return "updates" if self.frames is None else "frames"
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether a renewal moves the target network only a part of the way to the parameters."""
+        return self.tau < 1
 
     def counted(self, frames: int, updates: int) -> int:
         """Return the count in the unit of the interval."""

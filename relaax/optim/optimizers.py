@@ -218,6 +218,13 @@ class FlatVariable(Vector):
     def assign(self, values: FlatVector) -> None:
         self._variable.assign(np.array(values, np.float32))
 
+    def blended(self, other: FlatVector, share: float) -> FlatVector:
+        before = tf.constant(other)
+        values = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
+        after: FlatVector = (before + np.float32(share) * (values - before)).numpy()
+        after.flags.writeable = False
+        return after
+
 
 class _TensorFlowFused(Slotted[FlatVariable]):
     """An optimizer that calls one of TensorFlow's kernels, `operation`.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +47,13 @@ class Vector(ABC):
     @abstractmethod
     def assign(self, values: FlatVector) -> None:
         """Set the values, float32 of the same shape."""
+
+    @abstractmethod
+    def blended(self, other: FlatVector, share: float) -> FlatVector:
+        """Return other + share · (values − other), read-only float32 [size] in memory like that of snapshots.
+
+        `other`: read-only float32 [size]. The values are unchanged.
+        """
 
 
 class HostVector(Vector):
@@ -98,8 +108,26 @@ class HostVector(Vector):
     def assign(self, values: FlatVector) -> None:
         np.copyto(self.writable(), values)
 
+    def blended(self, other: FlatVector, share: float) -> FlatVector:
+        memory = self._memory.acquire()
+        _blend_kernel()(memory, other, self.shared(), np.float32(share))
+        return _read_only(memory)
+
 
 def _read_only(array: FlatVector) -> FlatVector:
     view: FlatVector = array.view()
     view.flags.writeable = False
     return view
+
+
+def _blend(blended: Any, other: Any, values: Any, share: Any) -> None:
+    for i in range(len(values)):
+        blended[i] = other[i] + share * (values[i] - other[i])
+
+
+@cache
+def _blend_kernel() -> Callable[..., None]:
+    """Return `_blend` as machine code: one pass over the memory."""
+    from relaax.machine_code import FLAT, READ, compiled, types  # numba is large, and only shards blend
+
+    return compiled(_blend, FLAT, READ, READ, types.float32)

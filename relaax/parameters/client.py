@@ -117,7 +117,7 @@ class ParameterClient(ParameterClientBase):
             if not any(response.incarnation_ended for response in responses):
                 self._note_global_step(responses[0].global_step, responses[0].finished)
                 with contextlib.suppress(IncarnationEnded):
-                    return self._received.join(carriers, self._target.refreshed(responses, self._identity()))
+                    return self._received.join(carriers, self._target.refreshed(carriers, self._identity()))
             self._register_again()
         raise self._too_many_registrations()
 
@@ -250,7 +250,7 @@ class ParameterClient(ParameterClientBase):
                 f"parameter server {links[0].address} has {first.parameters} parameters, but it had {self._parameters}"
             )
         self._parameters = first.parameters
-        keep_freed_memory(4 * first.parameters)
+        keep_freed_memory(4 * first.parameters * (1 + first.soft_target))
         for link, response in zip(links, [first, *others], strict=True):
             link.set_range(response)
             if self._transport != "grpc":
@@ -339,10 +339,10 @@ class ParameterClient(ParameterClientBase):
         if rolled_back:
             discarded, staleness, join = "incarnation", first.staleness, self._received.join
         if join is None:
-            self._target.note_generation(responses)
+            self._target.note_generation(carriers)
             return Pushed(discarded, first.global_step, first.version, staleness, None)
         try:
-            pulled = join(carriers, self._target.refreshed(responses, self._identity()))
+            pulled = join(carriers, self._target.refreshed(carriers, self._identity()))
         except IncarnationEnded:  # the push was counted, and then rolled back with everything else
             self._register_again()
             pulled = self.pull()
@@ -352,7 +352,8 @@ class ParameterClient(ParameterClientBase):
     def _calls_of_push(self, common: pb.PushRequest, gradient: FlatVector | None) -> list[Call]:
         """Return the calls of a push, one for each shard."""
         common.global_step, common.target_generation = self._global_step, self._target.newest
-        return [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
+        identity, target = (self._worker_id, self._incarnation), self._target
+        return [link.push(*identity, common, gradient, target.held_generation(link.shard)) for link in self._links]
 
     def _push(
         self,

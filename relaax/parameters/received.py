@@ -21,7 +21,7 @@ from relaax.parameters.wire import Carrier, statistics_from_messages, statistics
 
 _FETCHES = 3
 _VECTOR = "target"
-_Answers = Sequence[pb.PushResponse] | Sequence[pb.PullResponse]
+Answer = Carrier[pb.PushResponse] | Carrier[pb.PullResponse]
 
 
 class IncarnationEnded(Exception):
@@ -33,7 +33,10 @@ class _GenerationsDiffer(Exception):
 
 
 class ReceivedTarget:
-    """The newest target network that all shards have; the same array until there is a newer one."""
+    """The newest target network that all shards have; the same array until there is a newer one.
+
+    If it is soft, its parts may be some updates apart, and an answer to a push may contain the part of a shard.
+    """
 
     def __init__(self, links: Sequence[ShardClient], call: Calls) -> None:
         self._links = links
@@ -50,24 +53,41 @@ class ReceivedTarget:
         self.newest = 0
         """The newest generation of shard 0. Every request contains it, so that the other shards learn it."""
         self._wanted = wanted
-        self._held: int | None = None  # the generation of `vector`
-        self._parts: dict[int, tuple[int, FlatVector]] = {}  # per shard: generation, and the shard's range
+        self._held: dict[int, int] = {}  # per shard: the generation in `vector`
+        self._parts: dict[int, tuple[int, FlatVector]] = {}  # per shard: newer generation, and the shard's range
 
-    def note_generation(self, answers: _Answers) -> bool:
-        """Record the generation of shard 0, whose answer is the first. Return whether it differs from that of `vector`.
+    @property
+    def _is_soft(self) -> bool:
+        return self._links[0].has_soft_target
 
-        The generations of other shards are ignored, because any worker can advance them.
+    def held_generation(self, shard: int) -> int | None:
+        """Return the generation that a push names to receive a newer part; None if the target network is pulled."""
+        return self._held.get(shard) if self._is_soft else None
+
+    def note_generation(self, answers: Sequence[Answer]) -> bool:
+        """Record the generation of shard 0, whose answer is the first. Return whether `vector` is older or newer.
+
+        The generations of other shards are ignored, because any worker can advance them, unless the target network is
+        soft.
         """
-        if not answers[0].HasField("target_generation"):
+        if not answers[0].message.HasField("target_generation"):
             return False
-        generation = answers[0].target_generation
-        self.newest = max(self.newest, generation)
-        return generation != self._held
+        generations = [answer.message.target_generation for answer in answers]
+        if self._is_soft:
+            return any(self._generation(link) != each for link, each in zip(self._links, generations, strict=True))
+        self.newest = max(self.newest, generations[0])
+        return generations[0] != self._held.get(0)
 
-    def refreshed(self, answers: _Answers, identity: pb.PullRequest) -> FlatVector | None:
-        """Return the target network. Fetch it first if shard 0 has another generation. Raises what `fetch` raises."""
+    def refreshed(self, answers: Sequence[Answer], identity: pb.PullRequest) -> FlatVector | None:
+        """Return the target network. Fetch what is newer and not in the answers. Raises what `fetch` raises."""
+        for link, answer in zip(self._links, answers, strict=True):
+            part = link.target_part(answer)
+            if part is not None:
+                self._parts[link.shard] = answer.message.target_generation, part
         if self.note_generation(answers) and self._wanted:
             self.fetch(identity)
+        elif self._parts:
+            self._join_parts()
         return self.vector
 
     def fetch(self, identity: pb.PullRequest) -> None:
@@ -75,13 +95,14 @@ class ReceivedTarget:
 
         A shard with an older generation copies its parameters when a request names the newest one. If shard 0 advances
         meanwhile, the shards are pulled again. If a shard stays ahead of shard 0, a worker has sent it a false
-        generation. The copy of that shard is used until shard 0 has the same generation. Raises IncarnationEnded,
-        TrainingEnded, ParameterServerUnavailable after the bounded wait, and ParameterServerError.
+        generation. The copy of that shard is used until shard 0 has the same generation. The parts of a soft target
+        network need not have the same generation. Raises IncarnationEnded, TrainingEnded, ParameterServerUnavailable
+        after the bounded wait, and ParameterServerError.
         """
         try:
             self._call.retry(_GenerationsDiffer, self._fetch_now, identity)
         except _GenerationsDiffer:
-            found = ", ".join(str(generation) for generation, _ in self._parts.values())
+            found = ", ".join(str(self._generation(link)) for link in self._links)
             raise ParameterServerUnavailable(
                 f"the shards of the parameter server have target networks of different generations: "
                 f"{found} (tried for {self._call.unavailable_after:g} s)"
@@ -91,11 +112,11 @@ class ReceivedTarget:
         """Pull until the generations agree, at most `_FETCHES` times. No pause: they rarely differ twice in a row."""
         for _ in range(_FETCHES):
             self._pull_parts(identity)
-            generations = {generation for generation, _ in self._parts.values()}
-            if len(generations) == 1:
+            generations = [self._generation(link) or 0 for link in self._links]
+            if self._is_soft or len(set(generations)) == 1:
                 break
         else:
-            if min(generations) < self._parts[0][0]:
+            if min(generations) < generations[0]:
                 raise _GenerationsDiffer
         self._join_parts()
 
@@ -103,33 +124,37 @@ class ReceivedTarget:
         request = pb.PullRequest()
         request.CopyFrom(identity)
         request.vector, request.target_generation = _VECTOR, self.newest
-        calls = []
-        for link in self._links:
-            had = self._parts.get(link.shard)
-            calls.append(link.pull(request, None if had is None else had[0]))
+        calls = [link.pull(request, self._generation(link)) for link in self._links]
         carriers: list[Carrier[pb.PullResponse]] = self._call(calls)
         answers = [carrier.message for carrier in carriers]
         if any(answer.incarnation_ended for answer in answers):
             raise IncarnationEnded
         if answers[0].finished:
             raise TrainingEnded(answers[0].global_step)
-        self.note_generation(answers)
+        self.note_generation(carriers)
         for link, carrier in zip(self._links, carriers, strict=True):
             if not carrier.message.not_modified:
                 self._parts[link.shard] = carrier.message.version, link.vector(carrier)
 
+    def _generation(self, link: ShardClient) -> int | None:
+        """Return the generation of the newest part of a shard; None before the first fetch."""
+        return self._parts[link.shard][0] if link.shard in self._parts else self._held.get(link.shard)
+
+    def _newest_part(self, link: ShardClient) -> FlatVector:
+        if link.shard in self._parts:
+            return self._parts[link.shard][1]
+        assert self.vector is not None, "the first fetch receives all parts"
+        return self.vector[link.start : link.end]
+
     def _join_parts(self) -> None:
-        parts = [self._parts[link.shard] for link in self._links]
+        parts = [self._newest_part(link) for link in self._links]
         if len(parts) == 1:
-            self.vector = parts[0][1]
+            self.vector = parts[0]
         else:
-            self.vector = np.concatenate([vector for _, vector in parts])
+            self.vector = np.concatenate(parts)
             self.vector.flags.writeable = False
-        self._held = parts[0][0]
+        self._held.update({shard: generation for shard, (generation, _) in self._parts.items()})
         self._parts = {}
-
-
-Answer = Carrier[pb.PushResponse] | Carrier[pb.PullResponse]
 
 
 class ReceivedState:

@@ -70,15 +70,16 @@ class SharedMemory(MemoryConnection):
         return True
 
     def answer(self) -> Carrier[Any]:
-        """Return the answer to the last request. Its vector is read-only and does not change.
+        """Return the answer to the last request. Its vectors are read-only and do not change.
 
         Raises NoSharedMemory, and CallRefused if the shard refuses the call.
         """
         message, frame = self._receive_answer(_ANSWERS[self._asked])
         if not frame.vector:
             return Carrier(message)
-        self._had.add(frame.segment)
-        return Carrier(message, self._vector_bytes(frame))
+        numbers = (frame.segment, frame.second) if frame.second else (frame.segment,)
+        self._had.update(numbers)
+        return Carrier(message, *(self._vector_bytes(number, frame.vector) for number in numbers))
 
     def live(self, index: int, identity: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
         """Return the description of the shard's own vectors, and a writable mapping of vector `index`.
@@ -146,6 +147,8 @@ class ShardClient:
         self._narrowed = Narrower("numbers of a gradient")
         self.start = self.end = 0
         self.version: int | None = None
+        self.has_soft_target = False
+        """Whether answers to pushes can contain the target network."""
         self._push_id = 0
         self._worker_id = ""
         self.transport = MemoryTransport(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
@@ -188,10 +191,11 @@ class ShardClient:
             )
 
     def set_range(self, response: pb.RegisterResponse) -> None:
-        """Set the range that the shard owns."""
-        size = self.size
+        """Set the range that the shard owns, and whether its target network is soft."""
+        before = self.size, self.has_soft_target
         self.start, self.end = response.range_start, response.range_end
-        if self.size != size:
+        self.has_soft_target = response.soft_target
+        if (self.size, self.has_soft_target) != before:
             self._stub = self._open()
 
     def share_memory(self, response: pb.RegisterResponse) -> None:
@@ -212,8 +216,19 @@ class ShardClient:
                     raise NoSharedMemory(str(why), FailureKind.PERMANENT) from None
             raise
 
-    def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
-        """Return the call with the shard's part of a push, under a new push number."""
+    def push(
+        self,
+        worker_id: str,
+        incarnation: int,
+        common: pb.PushRequest,
+        gradient: FlatVector | None,
+        have_target: int | None = None,
+    ) -> Call:
+        """Return the call with the shard's part of a push, under a new push number.
+
+        `have_target`: the generation of the soft target network that the worker has, to receive another one with the
+        answer; None if it receives none.
+        """
         memory = self.transport.current()
         self._push_id += 1
         request = pb.PushRequest(
@@ -228,6 +243,7 @@ class ShardClient:
             precision=self._precision(memory),
             have_version=self.version,
             target_generation=common.target_generation,
+            have_target=have_target,
         )
         if self.shard == 0:
             request.env_steps = common.env_steps
@@ -264,8 +280,15 @@ class ShardClient:
 
         Raises ParameterServerError if its length is wrong.
         """
+        return self._vector(response.data, response.message.precision)
+
+    def target_part(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector | None:
+        """Return the shard's range of the target network, as `vector` does; None if the response has none."""
+        return self._vector(response.target, response.message.precision) if len(response.target) else None
+
+    def _vector(self, data: memoryview, precision: pb.Precision) -> FlatVector:
         try:
-            vector = widened(response.data, response.message.precision)
+            vector = widened(data, precision)
         except ValueError as error:
             raise ParameterServerError(f"parameter server {self.address}: {error}") from None
         if len(vector) != self.size:
@@ -288,10 +311,10 @@ class ShardClient:
             self._channel = None
 
     def _open(self) -> CarrierStub:
-        """Return a stub on a new channel, whose message limit fits the shard's range."""
+        """Return a stub on a new channel, whose message limit fits the shard's range, also of the target network."""
         if self._channel is not None:
             self._channel.close()
-        self._channel = open_channel(self.target, message_bytes(self.size))
+        self._channel = open_channel(self.target, message_bytes(self.size * (1 + self.has_soft_target)))
         return CarrierStub(self._channel)
 
     def _precision(self, memory: SharedMemory | None) -> pb.Precision:

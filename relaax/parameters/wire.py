@@ -36,11 +36,13 @@ _NO_BYTES = memoryview(b"")
 class Carrier(Generic[M]):
     """A message without its long field, and the content of that field: contiguous bytes or an array.
 
-    After reading, `data` is a memoryview of bytes. Do not change `data` before the message is written.
+    `target` follows `data` in the long field of an answer with `has_target`, and has the same length. After reading,
+    both are memoryviews of bytes. Do not change them before the message is written.
     """
 
     message: M
     data: Any = _NO_BYTES
+    target: Any = _NO_BYTES
 
 
 def float32_of(data: memoryview) -> FlatVector:
@@ -75,9 +77,10 @@ class LongMessageWire(Generic[M]):
         data = memoryview(carrier.data).cast("B")
         if not len(data):
             return head
-        tag = bytes((self._tag, *varint(len(data))))
+        target = memoryview(carrier.target).cast("B")
+        tag = bytes((self._tag, *varint(len(data) + len(target))))
         padding = -(len(head) + 2 + len(tag)) % ALIGNMENT
-        return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
+        return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data, target))
 
     def read(self, data: bytes) -> Carrier[M]:
         """Return the message. Raises DecodeError if protobuf cannot parse it.
@@ -87,11 +90,14 @@ class LongMessageWire(Generic[M]):
         last = self._last_field(data)
         if last is not None:
             head, start = last
-            return Carrier(self._type.FromString(data[:head]), memoryview(data)[start:])
-        message = self._type.FromString(data)
-        long = getattr(message, self._field)
-        message.ClearField(self._field)
-        return Carrier(message, memoryview(long))
+            message, long = self._type.FromString(data[:head]), memoryview(data)[start:]
+        else:
+            message = self._type.FromString(data)
+            long = memoryview(getattr(message, self._field))
+            message.ClearField(self._field)
+        if isinstance(message, pb.PushResponse) and message.has_target:
+            return Carrier(message, long[: len(long) // 2], long[len(long) // 2 :])
+        return Carrier(message, long)
 
     def _last_field(self, data: bytes) -> tuple[int, int] | None:
         """Return the positions of the long field and of its bytes if it is the last of at most `_MAX_FIELDS` fields.

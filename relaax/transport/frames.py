@@ -31,7 +31,7 @@ CONNECTION_END = 1000
 PROOF_BYTES = 32
 WORKER_ID_BYTES = 32
 
-_HEADER = struct.Struct("<IHHIQ")  # bytes of the message, kind, how many numbers, segment, bytes of the vector
+_HEADER = struct.Struct("<IHHIIQ")  # bytes of the message, kind, how many numbers, two segments, bytes of the vector
 _NUMBER_BYTES = 4
 _BUFFER_BYTES = 2**16
 _MAX_DESCRIPTORS = 1
@@ -43,7 +43,8 @@ class Frame(NamedTuple):
 
     `kind`: a constant above for a request; for an answer, a gRPC status code (0 is success) or `CONNECTION_END`.
     `vector`: bytes of the vector, 0 without one. `segment`: the segment that holds an answer's vector. `numbers`: in a
-    request, segments that the client no longer uses; in an answer, segments that no longer exist.
+    request, segments that the client no longer uses; in an answer, segments that no longer exist. `second`: the segment
+    of a second vector of the answer, as long as the first, 0 without one. The client has its descriptor already.
     """
 
     kind: int
@@ -51,6 +52,7 @@ class Frame(NamedTuple):
     vector: int = 0
     segment: int = 0
     numbers: Sequence[int] = ()
+    second: int = 0
 
 
 class BrokenFrame(Exception):
@@ -72,7 +74,9 @@ class FrameSocket:
 
     def send(self, frame: Frame, descriptor: int | None = None) -> None:
         """Send a whole frame. The other side receives a duplicate of `descriptor`."""
-        header = _HEADER.pack(len(frame.message), frame.kind, len(frame.numbers), frame.segment, frame.vector)
+        header = _HEADER.pack(
+            len(frame.message), frame.kind, len(frame.numbers), frame.segment, frame.second, frame.vector
+        )
         data = b"".join((header, struct.pack(f"<{len(frame.numbers)}I", *frame.numbers), frame.message))
         sent = 0
         if descriptor is not None:
@@ -93,7 +97,7 @@ class FrameSocket:
             got, self._buffered = self._buffered, 0
             while got < _HEADER.size:
                 got += self._read(memoryview(self._buffer)[got:], descriptors, deadline)
-            length, kind, count, segment, vector = _HEADER.unpack_from(self._buffer)
+            length, kind, count, segment, second, vector = _HEADER.unpack_from(self._buffer)
             if max(length, count * _NUMBER_BYTES) > max_bytes:
                 raise BrokenFrame(
                     f"a frame has a message of {length} bytes and {count} numbers; the limit is {max_bytes} bytes each"
@@ -108,7 +112,7 @@ class FrameSocket:
             while got < end:
                 got += self._read(memoryview(data)[got:end], descriptors, deadline)
             numbers = struct.unpack_from(f"<{count}I", data, _HEADER.size) if count else ()
-            frame = Frame(kind, bytes(memoryview(data)[start:end]), vector, segment, numbers)
+            frame = Frame(kind, bytes(memoryview(data)[start:end]), vector, segment, numbers, second)
             if got > end:
                 self._buffered = got - end
                 self._buffer[: self._buffered] = self._buffer[end:got]

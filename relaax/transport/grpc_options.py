@@ -39,7 +39,7 @@ def common_options(longest: int) -> Options:
     """
     return [
         ("grpc.max_receive_message_length", longest),
-        ("grpc.max_send_message_length", longest),
+        ("grpc.max_send_message_length", 2 * longest),  # an answer may have parameters and target network
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", min(max(longest, 2**20), 2**24)),
         ("grpc.keepalive_time_ms", 20_000),

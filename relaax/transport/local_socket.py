@@ -151,12 +151,12 @@ class MemoryConnection:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _vector_bytes(self, frame: Frame) -> memoryview:
-        """Return the bytes of an answer's vector. Raises NoSharedMemory."""
-        segment = self._segments.get(frame.segment)
-        if segment is None or frame.vector > segment.nbytes:
-            raise self._close_with_error(f"segment {frame.segment} does not hold a vector of {frame.vector} bytes")
-        return segment.data.cast("B")[: frame.vector]
+    def _vector_bytes(self, number: int, length: int) -> memoryview:
+        """Return the first `length` bytes of a segment, an answer's vector. Raises NoSharedMemory."""
+        segment = self._segments.get(number)
+        if segment is None or length > segment.nbytes:
+            raise self._close_with_error(f"segment {number} does not hold a vector of {length} bytes")
+        return segment.data.cast("B")[:length]
 
     def _unused(self, numbers: Iterable[int]) -> list[int]:
         """Return the segments in `numbers` that have no view in this process."""

@@ -155,6 +155,21 @@ def test_target_is_refreshed_by_updates_of_all_workers() -> None:
     assert parameters_client.push(TWO, 1).pulled.target.tolist() == [1, 2]
 
 
+def test_soft_target_moves_by_tau_with_each_update() -> None:
+    parameters_client = registered(target=TargetInterval(updates=1, tau=0.25))
+    first = parameters_client.pull()
+    assert first.target is not None and first.target.tolist() == [1, 2]
+    parameters_client.publish(np.float32([5, 6]))
+    assert parameters_client.pull().target.tolist() == [2, 3]
+    parameters_client.publish(np.float32([6, 7]))
+    moved = parameters_client.pull().target
+    assert moved is not None and (moved.tolist(), moved.flags.writeable) == ([3, 4], False)
+    parameters_client.discard.append("stale")
+    assert parameters_client.push(TWO, 1).pulled.target is moved
+    parameters_client.discard.append("incarnation")
+    assert parameters_client.push(TWO, 1).pulled.target.tolist() == [1, 2]
+
+
 def test_target_is_missing_in_exploit_mode_or_if_undeclared() -> None:
     acts = registered(exploit=True, target=TargetInterval(updates=1))
     assert acts.pull().target is None

@@ -640,7 +640,7 @@ def test_a_worker_that_dies_during_a_write_changes_nothing() -> None:
 
 def test_invalid_frames_end_only_their_own_connection() -> None:
     random = np.random.default_rng(0)
-    header = b"\0\0\0\0", b"\x02\0", b"\0\0", b"\0\0\0\0"
+    header = b"\0\0\0\0", b"\x02\0", b"\0\0", b"\0\0\0\0" * 2
     with running() as server, sharing(server) as parameters_client:
         worker_ids = [f"{number:032x}" for number in range(100, 112)]
         for number, worker_id in enumerate(worker_ids):

@@ -164,7 +164,7 @@ def test_a_shard_that_advances_between_answers_is_retried(
         assert pushed is not None
         np.testing.assert_array_equal(pushed.target, -ONES)
         assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 3, 3]
-        assert parameters_client._target._held == 3
+        assert parameters_client._target._held[0] == 3
         assert len(fetched) == 9
         assert parameters_client.pull().target is pushed.target
 
@@ -226,13 +226,13 @@ def test_all_workers_get_the_same_targets_while_all_push(
                 pulled, held = parameters_client.pull(), []
                 for _ in range(pushes):
                     assert pulled.target is not None
-                    generation = parameters_client._target._held
+                    generation = parameters_client._target._held[0]
                     assert generation is not None
                     held.append((generation, pulled.target, pulled.target.tobytes()))
                     assert generation >= held[0][0]
                     again = parameters_client.push(random.standard_normal(SIZE).astype(np.float32), env_steps=3).pulled
                     assert again is not None
-                    assert (again.target is pulled.target) == (generation == parameters_client._target._held)
+                    assert (again.target is pulled.target) == (generation == parameters_client._target._held[0])
                     pulled = again
                 for generation, vector, then in held:
                     assert vector.tobytes() == then, "a pulled target does not change"
@@ -279,7 +279,7 @@ def test_a_lost_shard_restores_the_target_of_the_checkpoint(
         np.testing.assert_array_equal(pushed.pulled.target, -3 * ONES)
         np.testing.assert_array_equal(pushed.pulled.target, saved.target)
         assert (pushed.pulled.frames, sorted(fetched)) == (13, [0, 1])
-        assert parameters_client._target._held == 1
+        assert parameters_client._target._held[0] == 1
 
 
 @both_ways
@@ -325,7 +325,7 @@ def test_another_number_of_shards_has_the_same_target(before: int, after: int, t
         again = parameters_client.pull()
         np.testing.assert_array_equal(again.target, pulled.target)
         assert not np.array_equal(again.parameters, again.target)
-        assert (again.frames, parameters_client._target._held) == (16, 1)
+        assert (again.frames, parameters_client._target._held[0]) == (16, 1)
 
 
 def test_segments_are_reused_while_two_vectors_are_held() -> None:

@@ -59,7 +59,7 @@ class FakeParameters(ParameterClientBase, Parameters):
     queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
 
     `target`: the interval of the target network (`ParameterServerBase.target_interval`). The push that completes an
-    interval refreshes it. `frame_skip`: frames per step. `actor_count`: number of training actors, at least the
+    interval renews it. `frame_skip`: frames per step. `actor_count`: number of training actors, at least the
     registered ones. `first_actor`: index and rank of the first registered actor.
     """
 
@@ -268,12 +268,17 @@ class FakeParameters(ParameterClientBase, Parameters):
         return self._global_step * self._frame_skip
 
     def _refresh_target(self, first: bool = False) -> None:
-        """Copy the parameters to the target network if an interval is complete or for the `first` time."""
+        """Renew the target network if an interval is complete, or copy the parameters for the `first` time."""
         if self._interval is None:
             return
         intervals = self._interval.counted(self._frames, self._newest.version) // self._interval.length
-        if first or intervals > self._intervals:
-            self._newest = replace(self._newest, target=self._newest.parameters)
+        newest = self._newest
+        if first or (intervals > self._intervals and not self._interval.is_soft):
+            self._newest = replace(newest, target=newest.parameters)
+        elif intervals > self._intervals and newest.target is not None:
+            target = newest.target + np.float32(self._interval.tau) * (newest.parameters - newest.target)
+            target.flags.writeable = False
+            self._newest = replace(newest, target=target)
         self._intervals = intervals
 
 

@@ -105,7 +105,7 @@ class ShardMemory(MemoryConnection):
         if not frame.vector:
             return message, None
         try:
-            return message, self._sample_layout.arrays(self._count, self._vector_bytes(frame))
+            return message, self._sample_layout.arrays(self._count, self._vector_bytes(frame.segment, frame.vector))
         except ValueError as error:
             raise self._close_with_error(str(error)) from None
 

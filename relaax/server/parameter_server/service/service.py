@@ -177,6 +177,7 @@ class ParameterService:
                 global_step=core.global_step,
                 finished=core.is_finished_for(purpose),
                 shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
+                soft_target=model.shard.target_interval is not None and model.shard.target_interval.is_soft,
             )
 
     def push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
@@ -330,7 +331,7 @@ class ParameterService:
         """Answer a push of another incarnation: with its result if the ledger has it, else as rolled back."""
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
         if applied is not None:  # versions and generations of other incarnations are not comparable
-            return self._answer(replace(applied, target_generation=None), request, None)
+            return self._answer(replace(applied, target=None), request, None)
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
     def _answer(
@@ -338,6 +339,14 @@ class ParameterService:
     ) -> Carrier[pb.PushResponse]:
         wanted, version = request.want_parameters, applied.counters.version
         not_modified = wanted and have_version == version
+        parameters = None if not wanted or not_modified else applied.parameters
+        target = applied.target
+        has_target = (
+            parameters is not None
+            and target is not None
+            and request.HasField("have_target")
+            and request.have_target != target.generation
+        )
         rank, count = self._core.registry.ranks(request.worker_id)
         response = pb.PushResponse(
             discard=_DISCARDS[applied.outcome.discard],
@@ -350,14 +359,16 @@ class ParameterService:
             not_modified=not_modified,
             frames=applied.counters.frames,
             target_generation=applied.target_generation,
+            has_target=has_target,
             actor_count=count,
             actor_rank=rank,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)
-        if not wanted or not_modified or applied.parameters is None:
+        if parameters is None:
             return Carrier(response)
-        return Carrier(response, self._narrowed(applied.parameters, request.precision))
+        vectors = (parameters, target.vector) if has_target and target is not None else (parameters,)
+        return Carrier(response, *(self._narrowed(vector, request.precision) for vector in vectors))
 
     def _record_report(self, report: pb.MetricsReport, worker: RegisteredWorker, env_steps: int = 0) -> None:
         episodes = ((episode.episode_return, episode.length) for episode in report.episodes)

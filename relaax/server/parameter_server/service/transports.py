@@ -158,6 +158,7 @@ class ParameterSession(LocalSession):
         return self._service.pull(pb.PullRequest.FromString(frame.message))
 
     def _send(self, carrier: Carrier[Any]) -> None:
+        second = self._second_segment(carrier)
         head, vector = carrier.message.SerializeToString(), memoryview(carrier.data).nbytes
         if not vector:
             self.frames.send(Frame(0, head))
@@ -166,12 +167,33 @@ class ParameterSession(LocalSession):
         if shared is None:
             raise self._end("no shared memory is left for a vector")
         array, segment = shared
+        self._hold(segment, array)
+        if second is not None:
+            self._hold(second, carrier.target)
+        descriptor = None if segment.number in self._sent else segment.descriptor
+        self._sent.add(segment.number)
+        number = 0 if second is None else second.number
+        self.frames.send(Frame(0, head, vector, segment.number, self._freed_segments(), number), descriptor)
+
+    def _second_segment(self, carrier: Carrier[Any]) -> Segment | None:
+        """Return the segment of the target network in an answer.
+
+        A frame has one descriptor. If the worker does not have that of the target network yet, remove the target
+        network from the answer and return None: the worker then pulls it.
+        """
+        if not len(carrier.target):
+            return None
+        segment = self._segments.find(carrier.target)
+        if segment is None or segment.number not in self._sent:
+            carrier.message.has_target = False
+            return None
+        return segment
+
+    def _hold(self, segment: Segment, array: FlatVector) -> None:
+        """Keep a vector unchanged until the worker releases it. Raises BrokenFrame if it reads too many."""
         if segment.number not in self._held and len(self._held) >= MAX_HELD_VECTORS:
             raise self._end(f"the worker must release a vector: it reads {MAX_HELD_VECTORS} already, the maximum")
         self._held[segment.number] = array
-        descriptor = None if segment.number in self._sent else segment.descriptor
-        self._sent.add(segment.number)
-        self.frames.send(Frame(0, head, vector, segment.number, self._freed_segments()), descriptor)
 
     def _end(self, sentence: str) -> BrokenFrame:
         """Send the worker the reason why this session ends. Return the exception to raise."""

@@ -113,7 +113,7 @@ def make_model(
             f"the model has {parameters} parameters: a shard holds at most {MAX_PARAMETERS}; use at least "
             f"{-(-parameters // MAX_PARAMETERS)} shards"
         )
-    keep_freed_memory(4 * (end - start))
+    keep_freed_memory(4 * (end - start) * (2 if spec.target is not None and spec.target.is_soft else 1))
     if position.count > 1:  # drop the ranges of other shards; only shard 0 has statistics
         own = spec.statistics if position.index == 0 else {}
         spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)

@@ -126,7 +126,7 @@ class PushResult:
     """The result of a push. `parameters` and `statistics` are immutable.
 
     parameters: those of `counters.version`; None if they were not requested.
-    target_generation: the current generation of the target network; None without one.
+    target: the current target network; None without one.
     """
 
     outcome: Outcome
@@ -134,7 +134,12 @@ class PushResult:
     counters: Counters
     parameters: FlatVector | None
     statistics: Statistics
-    target_generation: int | None = None
+    target: TargetCopy | None = None
+
+    @property
+    def target_generation(self) -> int | None:
+        """The generation of the target network; None without one."""
+        return None if self.target is None else self.target.generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,7 @@ class Shard:
 
     @property
     def target_interval(self) -> TargetInterval | None:
-        """The interval between two copies to the target network; None if the algorithm declares none."""
+        """The interval between two renewals of the target network; None if the algorithm declares none."""
         return None if self._target is None else self._target.interval
 
     @property
@@ -365,8 +370,7 @@ class Shard:
 
     def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> PushResult:
         parameters = self._parameters.snapshot() if want_parameters else None
-        generation = None if self._target is None else self._target.copy.generation
-        return PushResult(outcome, repeated, self._counters, parameters, self._statistics.merged, generation)
+        return PushResult(outcome, repeated, self._counters, parameters, self._statistics.merged, self.target)
 
     def _check(self, push: Push) -> bool:
         """Return whether the gradient is finite. Called outside the lock, because it reads the whole vector.

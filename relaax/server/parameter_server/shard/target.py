@@ -1,4 +1,4 @@
-"""A shard's part of the target network: a copy of its parameters, renewed at intervals."""
+"""A shard's part of the target network, renewed at intervals: a copy of the parameters, or their moving average."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaax.algorithm_base.declarations import TargetInterval
-from relaax.optim.vector import Vector
+from relaax.optim.vector import FlatVector, Vector
 from relaax.server.parameter_server.shard.state import Counters, TargetCopy
 
 TARGET = "target"
@@ -19,36 +19,44 @@ MAX_AHEAD = 8
 
 
 class TargetNetwork:
-    """The newest copy of the parameters, and the schedule of the next copy. Not thread-safe.
+    """The newest target network, and the schedule of its next renewal. Not thread-safe.
 
     On shard 0, the generation increases by one for each multiple of the interval that its counters pass. The other
-    shards copy when they receive a newer generation, so the generations of all shards agree. `copy` is a snapshot of
-    the parameters. The memory of a snapshot without readers is reused.
+    shards copy when they receive a newer generation, so the generations of all shards agree. If the target network is
+    soft (`TargetInterval.tau` below 1), each shard counts its own updates instead, because a part that misses a renewal
+    differs by at most τ of a distance. `copy` is immutable. The memory of a copy without readers is reused.
     """
 
     def __init__(self, interval: TargetInterval, parameters: Vector, *, leads: bool) -> None:
         """`leads`: whether this is shard 0."""
         self.interval = interval
         self._leads = leads
+        self._counts = leads or interval.is_soft
         self._offset = 0  # generations beyond those that the counters have passed
         self._copied_at = 0
         self.copy = TargetCopy(0, parameters.snapshot())
+        self._renewed(parameters)  # compiles the kernel before the first push
 
     def update(self, counters: Counters, parameters: Vector) -> None:
-        """Copy the parameters if these counters of shard 0 have passed a multiple of the interval."""
+        """Renew the target network if these counters have passed a multiple of the interval.
+
+        No effect on shards other than 0 unless it is soft.
+        """
         generation = _passed(self.interval, counters) + self._offset
-        if self._leads and generation > self.copy.generation:
-            self.copy = TargetCopy(generation, parameters.snapshot())
+        if self._counts and generation > self.copy.generation:
+            self.copy = TargetCopy(generation, self._renewed(parameters))
             self._copied_at = self._counted(counters)
 
     def advance_to(self, generation: int, parameters: Vector) -> None:
-        """Copy the parameters if this generation of shard 0, reported by a worker, is newer. No effect on shard 0.
+        """Copy the parameters if this generation of shard 0, reported by a worker, is newer.
+
+        No effect on shard 0, and on a soft target network.
 
         A worker may report a false generation, and then the next copy is due only after the true generation has passed
         it. Therefore one message advances the generation by at most `MAX_AHEAD`. If a shard is further behind, the next
         message advances it again.
         """
-        if not self._leads and generation > self.copy.generation:
+        if not self._counts and generation > self.copy.generation:
             generation = min(generation, self.copy.generation + MAX_AHEAD)
             self.copy = TargetCopy(generation, parameters.snapshot())
 
@@ -65,8 +73,13 @@ class TargetNetwork:
         self._copied_at = _passed(self.interval, counters) * self.interval.length
 
     def age(self, counters: Counters) -> tuple[str, int] | None:
-        """Return the interval's unit and shard 0's count of it since the last copy; None on other shards."""
+        """Return the interval's unit and shard 0's count of it since the last renewal; None on other shards."""
         return (self.interval.unit, self._counted(counters) - self._copied_at) if self._leads else None
+
+    def _renewed(self, parameters: Vector) -> FlatVector:
+        if self.interval.is_soft:
+            return parameters.blended(self.copy.vector, self.interval.tau)
+        return parameters.snapshot()
 
     def _counted(self, counters: Counters) -> int:
         return self.interval.counted(counters.frames, counters.version)
@@ -79,11 +92,13 @@ def restored_generation(
 
     `shards` are the manifest's descriptions of all shards, `counters` the restored counters of shard 0. If one shard
     had copied its parameters and another had not, or a part has no target network, the target network is incomplete.
-    Then it is replaced by a copy of the restored parameters.
+    Then it is replaced by a copy of the restored parameters. The parts of a soft target network may be some updates
+    apart.
     """
     stored = [shard.get(GENERATION) for shard in shards]
     known = [generation for generation in stored if generation is not None]
-    return max([_passed(interval, counters), *known]), None not in stored and len(set(stored)) == 1
+    agree = None not in stored and (interval.is_soft or len(set(stored)) == 1)
+    return max([_passed(interval, counters), *known]), agree
 
 
 def _passed(interval: TargetInterval, counters: Counters) -> int:
