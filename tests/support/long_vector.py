@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult, load_algorithm
+from relaax.algorithm_base import (
+    AgentBase,
+    ConfigBase,
+    Leaves,
+    ParameterServerBase,
+    StepResult,
+    TargetInterval,
+    load_algorithm,
+)
 from relaax.configuration import load_configuration
 from relaax.hosting.fingerprint import fingerprint
 from relaax.rlx import Box, Discrete
@@ -24,17 +32,20 @@ algorithm:
   path: {path}
   length: {length}
   optimizer: {optimizer}
+  tau: {tau}
 """
 
 
-def configuration(folder: Path, length: int, optimizer: str = "rms_prop", interval: float = 1e6) -> Path:
-    """Write a configuration with a vector of `length` numbers and a checkpoint every `interval` seconds."""
+def configuration(
+    folder: Path, length: int, optimizer: str = "rms_prop", interval: float = 1e6, tau: float | None = None
+) -> Path:
+    """Write a configuration with a vector of `length` numbers and a checkpoint every `interval` seconds.
+
+    `tau`: that of a target network renewed by each update; None without a target network.
+    """
+    values = {"folder": folder, "length": length, "optimizer": optimizer, "interval": f"{interval:f}"}
     path = folder / "long_vector.yaml"
-    path.write_text(
-        _CONFIGURATION.format(
-            folder=folder, path=Path(__file__).resolve(), length=length, optimizer=optimizer, interval=f"{interval:f}"
-        )
-    )
+    path.write_text(_CONFIGURATION.format(path=Path(__file__).resolve(), tau="null" if tau is None else tau, **values))
     return path
 
 
@@ -49,11 +60,15 @@ def fingerprint_of(path: Path) -> str:
 class Config(ConfigBase):
     max_global_step: int = 10**12
     length: int = 1000
+    tau: float | None = None
 
 
 class ParameterServer(ParameterServerBase):
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
         return np.random.default_rng(seed).standard_normal(self.config.length, np.float32)
+
+    def target_interval(self) -> TargetInterval | None:
+        return None if self.config.tau is None else TargetInterval(updates=1, tau=self.config.tau)
 
 
 class Agent(AgentBase):
