@@ -47,6 +47,8 @@ AGENT = "tests/algorithms/gorila/test_agent.py"
 LEARNER = "tests/algorithms/gorila/test_learner.py"
 SOFT_TARGET = "tests/server/parameter_server/test_soft_target.py"
 RECEIVED_SOFT_TARGET = "tests/parameters/test_soft_target.py"
+LEARNING_RATES = "tests/optim/test_learning_rates.py"
+SHARDED_LEARNING_RATES = "tests/parameters/test_learning_rates.py"
 
 LEARNING_ERRORS = (
     planted(
@@ -733,7 +735,41 @@ SOFT_TARGET_ERRORS = (
     ),
 )
 
+RATE_ERRORS = (
+    planted(
+        "one-rate-for-all-ranges",
+        "factors of the learning rate have no effect on the host",
+        [("relaax/optim/host_optimizers.py", "np.float32(rate * factor)", "np.float32(rate)")],
+        LEARNING_RATES,
+    ),
+    planted(
+        "factors-of-the-first-shard",
+        "every shard uses the factors of the first elements of the vector",
+        [
+            (
+                "relaax/server/parameter_server/shard/model.py",
+                "cut_rate_factors(spec.rate_factors, start, end)",
+                "cut_rate_factors(spec.rate_factors, 0, end - start)",
+            )
+        ],
+        SHARDED_LEARNING_RATES,
+    ),
+    planted(
+        "hogwild-ignores-factors",
+        "workers update memory with one learning rate although parts have others",
+        [("relaax/server/parameter_server/shard/shard.py", "if not self._has_one_rate:", "if False:")],
+        SHARDED_LEARNING_RATES,
+    ),
+    planted(
+        "custom-optimizers-ignore-factors",
+        "factors of the learning rate have no effect on an optimizer of an algorithm",
+        [("relaax/optim/host_optimizers.py", "scaled(spec.create(size), factors)", "spec.create(size)")],
+        LEARNING_RATES,
+    ),
+)
+
 OPERATION_ERRORS = (
+    *RATE_ERRORS,
     *SOFT_TARGET_ERRORS,
     *LEARNING_ERRORS,
     *SERVER_ERRORS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ class ParameterServerBase(ABC):
     """A declaration of the model, so that shards do not depend on the algorithm.
 
     The parameter server makes one instance, with the spaces of the first worker or of a checkpoint. It calls
-    `initial_parameters` if no checkpoint has them, and `optimizer`, `statistics` and `target_interval`. Then it drops
-    the instance.
+    `initial_parameters` if no checkpoint has them, and `optimizer`, `learning_rates`, `statistics` and
+    `target_interval`. Then it drops the instance.
     """
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
@@ -37,6 +37,14 @@ class ParameterServerBase(ABC):
         """Return the optimizer that applies gradients, by default `config.optimizer_spec()`."""
         spec: OptimizerSpec = self.config.optimizer_spec()
         return spec
+
+    def learning_rates(self) -> Sequence[tuple[int, float]]:
+        """Return the factors of the learning rate by range: (length, factor) of consecutive ranges of the vector.
+
+        The lengths add up to the number of parameters. Factors are finite and at least 0; 0 freezes a range. The
+        default, an empty sequence, is factor 1 for all parameters.
+        """
+        return ()
 
     def statistics(self) -> Mapping[str, int]:
         """Return the statistics that all workers share: the name of each, and the length of one sample.

@@ -9,7 +9,7 @@ TensorFlow takes 0.60 ms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,57 +17,72 @@ import numpy as np
 
 from relaax import machine_code
 from relaax.machine_code import FLAT, READ, types
-from relaax.optim.optimizers import AdaGrad, Adam, AdamSlots, Add, Momentum, Optimizer, OptimizerSpec, RMSProp, Slotted
+from relaax.optim.learning_rates import RateFactors, ranges_of
+from relaax.optim.optimizers import (
+    AdaGrad,
+    Adam,
+    AdamSlots,
+    Add,
+    Momentum,
+    Optimizer,
+    OptimizerSpec,
+    RMSProp,
+    Slotted,
+    scaled,
+)
 from relaax.optim.vector import FlatVector, HostVector
 
 Kernel = Callable[..., None]
 
 
-def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
+def create(spec: OptimizerSpec, size: int, factors: RateFactors = ()) -> Optimizer[HostVector]:
     """Return an optimizer for a specification. Compiles its kernel, which takes some tenths of a second.
 
-    A specification from outside RELAAX makes its own optimizer, which must work with any `Vector`.
+    `factors`: of the learning rate, by range. A specification from outside RELAAX makes its own optimizer, which must
+    work with any `Vector`.
     """
     match spec:
         case RMSProp():
             kernel = centered_rms_prop if spec.centered else rms_prop
-            return Fused(size, kernel, 1.0 - spec.decay, spec.epsilon, optional="mean")
+            return Fused(size, kernel, 1.0 - spec.decay, spec.epsilon, optional="mean", factors=factors)
         case Momentum():
-            return Fused(size, momentum, 1.0 - spec.momentum)
+            return Fused(size, momentum, 1.0 - spec.momentum, factors=factors)
         case AdaGrad():
-            return Fused(size, ada_grad, spec.epsilon)
+            return Fused(size, ada_grad, spec.epsilon, factors=factors)
         case Adam():
-            return _Adam(size, spec)
+            return _Adam(size, spec, factors)
         case Add():
-            return _Add(size)
-    return spec.create(size)
+            return _Add(size, factors)
+    return scaled(spec.create(size), factors)
 
 
 class Fused(Slotted[HostVector]):
     """An optimizer that updates parameters and one or two slots in one pass.
 
     kernel: one of `FUSED`. Its name (`function`) and its constants (`numbers`) define the update.
-    optional: see `Slotted`.
+    optional: see `Slotted`. factors: of the learning rate, by range.
     """
 
-    def __init__(self, size: int, kernel: Kernel, *numbers: float, optional: str | None = None) -> None:
+    def __init__(
+        self, size: int, kernel: Kernel, *numbers: float, optional: str | None = None, factors: RateFactors = ()
+    ) -> None:
         self.function = kernel.__name__
         super().__init__(HostVector.zeros, size, *FUSED[self.function].slots, optional=optional)
         self.numbers = tuple(np.float32(number) for number in numbers)
-        self._kernel = FUSED[self.function].compiled()
+        self._kernel = _by_range(FUSED[self.function].compiled(), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         slots = [vector.writable() for vector in self.vectors.values()]
         values, copy = parameters.writable_with_copy()
-        self._kernel(values, *slots, copy, gradient, np.float32(learning_rate), *self.numbers)
+        self._kernel((values, *slots, copy, gradient), learning_rate, *self.numbers)
 
 
 class _Adam(AdamSlots[HostVector]):
-    def __init__(self, size: int, spec: Adam) -> None:
+    def __init__(self, size: int, spec: Adam, factors: RateFactors) -> None:
         super().__init__(HostVector.zeros, size)
         self._spec = spec
         self._numbers = np.float32(1.0 - spec.beta1), np.float32(1.0 - spec.beta2), np.float32(spec.epsilon)
-        self._kernel = _compiled(adam, 4, 4)
+        self._kernel = _by_range(_compiled(adam, 4, 4), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         self.updates += 1
@@ -75,16 +90,29 @@ class _Adam(AdamSlots[HostVector]):
         rate = learning_rate * math.sqrt(1.0 - beta2**self.updates) / (1.0 - beta1**self.updates)
         mean, mean_square = (self.vectors[name].writable() for name in ("mean", "mean_square"))
         values, copy = parameters.writable_with_copy()
-        self._kernel(values, mean, mean_square, copy, gradient, np.float32(rate), *self._numbers)
+        self._kernel((values, mean, mean_square, copy, gradient), rate, *self._numbers)
 
 
 class _Add(Slotted[HostVector]):
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, factors: RateFactors) -> None:
         super().__init__(HostVector.zeros, size)
-        self._kernel = _compiled(add, 2, 0)
+        self._kernel = _by_range(_compiled(add, 2, 1), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        self._kernel(*parameters.writable_with_copy(), gradient)
+        self._kernel((*parameters.writable_with_copy(), gradient), 1.0)
+
+
+def _by_range(kernel: Kernel, factors: RateFactors) -> Callable[..., None]:
+    """Return a function of a kernel's vectors, its learning rate and constants, which scales the rate by range."""
+    ranges = list(ranges_of(factors))
+
+    def update(vectors: Sequence[FlatVector], rate: float, *numbers: np.float32) -> None:
+        if not ranges:
+            kernel(*vectors, np.float32(rate), *numbers)
+        for part, factor in ranges:
+            kernel(*(vector[part] for vector in vectors), np.float32(rate * factor), *numbers)
+
+    return update
 
 
 @cache
@@ -148,10 +176,10 @@ def adam(
         copy[i] = theta[i]
 
 
-def add(theta: Any, copy: Any, gradient: Any) -> None:
-    """Update by `relaax.optim.optimizers.Add`."""
+def add(theta: Any, copy: Any, gradient: Any, rate: Any) -> None:
+    """Update by `relaax.optim.optimizers.Add`. `rate`: the factor of the range."""
     for i in range(len(gradient)):
-        theta[i] += gradient[i]
+        theta[i] += rate * gradient[i]
         copy[i] = theta[i]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.nn.tensorflow_loading import tf
+from relaax.optim.learning_rates import RateFactors, factor_vector
 from relaax.optim.vector import FlatVector, Vector
 
 Slots = dict[str, npt.NDArray[Any]]
@@ -96,7 +97,7 @@ class Adam(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Add(OptimizerSpec):
-    """Addition: θ ← θ + Δθ. Workers push updates that include the learning rate. No slots."""
+    """Addition: θ ← θ + Δθ. Workers push updates that include the learning rate, without its factors. No slots."""
 
     def create(self, size: int) -> Optimizer[Any]:
         return _TensorFlowAdd(size)
@@ -119,6 +120,38 @@ class Optimizer(ABC, Generic[V]):
     @abstractmethod
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from saved slots. Raises ValueError if names or shapes do not match this optimizer."""
+
+
+def scaled(optimizer: Optimizer[V], factors: RateFactors) -> Optimizer[V]:
+    """Return an optimizer whose learning rate has these factors by range; `optimizer` itself if there are none."""
+    return Scaled(optimizer, factors) if factors else optimizer
+
+
+class Scaled(Optimizer[V]):
+    """An optimizer whose steps are scaled by range: θ ← θ + f · (θ_after − θ), where `optimizer` computes θ_after.
+
+    The steps of all optimizers are proportional to the learning rate, so this scales the rate, up to the rounding of θ.
+    It needs two copies of the parameters in the host's memory for each update.
+    """
+
+    def __init__(self, optimizer: Optimizer[V], factors: RateFactors) -> None:
+        super().__init__(optimizer.size)
+        self._optimizer = optimizer
+        self._factors = factor_vector(factors)
+
+    def apply(self, parameters: V, gradient: FlatVector, learning_rate: float) -> None:
+        before = parameters.snapshot()
+        self._optimizer.apply(parameters, gradient, learning_rate)
+        after = np.subtract(parameters.shared(), before)
+        after *= self._factors
+        after += before
+        parameters.assign(after)
+
+    def slots(self) -> Slots:
+        return self._optimizer.slots()
+
+    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._optimizer.restore(slots)
 
 
 class Slotted(Optimizer[V]):

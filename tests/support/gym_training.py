@@ -11,6 +11,7 @@ from relaax.algorithm_base import Box, Discrete, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.hosting.loader import Algorithm
 from relaax.optim.host_optimizers import create
+from relaax.optim.learning_rates import check_rate_factors
 from relaax.optim.vector import HostVector
 from support.training import judge
 
@@ -23,7 +24,8 @@ class OptimizerClient(FakeParameters):
         parameters = server.initial_parameters(config.seed)
         super().__init__(parameters, statistics=server.statistics(), target=server.target_interval())
         self._schedule = config.schedule
-        self._optimizer = create(server.optimizer(), parameters.size)
+        factors = check_rate_factors(server.learning_rates(), parameters.size)
+        self._optimizer = create(server.optimizer(), parameters.size, factors)
         self._vector = HostVector(parameters)
 
     def apply(self, gradient: np.ndarray) -> np.ndarray:

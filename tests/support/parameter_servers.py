@@ -72,6 +72,7 @@ class Models:
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
     target: TargetInterval | None = None
+    rate_factors: Sequence[tuple[int, float]] = ()
 
     def __call__(self, description: str) -> ModelSpec:
         size = json.loads(description)["observation_space"]["size"]
@@ -83,6 +84,7 @@ class Models:
             self.max_staleness,
             self.statistics,
             target=self.target,
+            rate_factors=self.rate_factors,
         )
 
 

@@ -91,6 +91,7 @@ def train_through_a_shard(
         max_staleness=spec.max_staleness,
         compensation=spec.compensation,
         target=spec.target,
+        rate_factors=spec.rate_factors,
     )
     agents: list[AgentBase] = []
     for number, envs in enumerate(all_envs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -35,15 +35,17 @@ class RMSPropClient(FakeParameters):
         learning_rate: float = 0.05,
         statistics: Mapping[str, int] = MappingProxyType({}),
         target: TargetInterval | None = None,
+        learning_rates: Sequence[tuple[int, float]] = (),
     ) -> None:
-        super().__init__(parameters, learning_rate=learning_rate, statistics=statistics, target=target)
+        options: dict[str, Any] = {"statistics": statistics, "target": target, "learning_rates": learning_rates}
+        super().__init__(parameters, learning_rate=learning_rate, **options)
         self._updates = updates
         self._mean_square = np.zeros_like(parameters)
 
     def apply(self, gradient: np.ndarray) -> np.ndarray:
         self._mean_square = 0.99 * self._mean_square + 0.01 * gradient**2
         rate = np.float32(self.learning_rate * max(0.0, 1 - len(self.pushes) / self._updates))
-        return self.parameters - rate * gradient / np.sqrt(self._mean_square + np.float32(0.01))
+        return self.parameters - rate * self.rate_factors * gradient / np.sqrt(self._mean_square + np.float32(0.01))
 
 
 def train(
@@ -58,7 +60,8 @@ def train(
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     server = algorithm.ParameterServer(config, envs.observation_space, envs.action_space)
     parameters = server.initial_parameters(config.seed)
-    parameters_client = RMSPropClient(parameters, updates, learning_rate, server.statistics(), server.target_interval())
+    declared = server.statistics(), server.target_interval(), server.learning_rates()
+    parameters_client = RMSPropClient(parameters, updates, learning_rate, *declared)
     agent, _ = make_agent(
         algorithm,
         config,

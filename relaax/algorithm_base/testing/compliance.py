@@ -18,6 +18,7 @@ from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
 from relaax.hosting.loader import Algorithm
 from relaax.optim import host_optimizers
+from relaax.optim.learning_rates import check_rate_factors
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.optim.vector import HostVector, is_finite
 from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
@@ -96,6 +97,11 @@ class AgentCompliance:
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         interval = server.target_interval()
         assert interval is None or isinstance(interval, TargetInterval), f"{interval!r} is not a TargetInterval"
+
+    def test_learning_rates_cover_the_parameters(self) -> None:
+        config = self.config()
+        server = self.algorithm.ParameterServer(config, self.observation_space, self.action_space)
+        check_rate_factors(server.learning_rates(), len(server.initial_parameters(config.seed)))
 
     def test_parsed_fingerprint_gives_the_same_fingerprint(self) -> None:
         text = fingerprint(self.algorithm.name, self.config(), self.observation_space, self.action_space)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from relaax.algorithm_base.declarations import TargetInterval
+from relaax.optim.learning_rates import RateFactors, check_rate_factors, factor_vector
 from relaax.parameters.interfaces import (
     FlatVector,
     MetricsRecorder,
@@ -59,8 +60,8 @@ class FakeParameters(ParameterClientBase, Parameters):
     queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
 
     `target`: the interval of the target network (`ParameterServerBase.target_interval`). The push that completes an
-    interval renews it. `frame_skip`: frames per step. `actor_count`: number of training actors, at least the
-    registered ones. `first_actor`: index and rank of the first registered actor.
+    interval renews it. `learning_rates`: those of `ParameterServerBase`. `frame_skip`: frames per step. `actor_count`:
+    number of training actors, at least the registered ones. `first_actor`: index and rank of the first of these.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         max_global_step: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
         target: TargetInterval | None = None,
+        learning_rates: RateFactors = (),
         frame_skip: int = 1,
         actor_count: int = 0,
     ) -> None:
@@ -92,6 +94,9 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._pending_statistics: dict[str, Moments] = {}
         self._merged = self._no_samples()
         self._interval = target
+        factors = check_rate_factors(learning_rates, len(self._initial))
+        self.rate_factors: FlatVector | np.float32 = factor_vector(factors) if factors else np.float32(1)
+        """Factors of the learning rate: float32 [P], or 1."""
         self._frame_skip = frame_skip
         self.first_actor = 0
         self._actor_count = actor_count
@@ -118,7 +123,7 @@ class FakeParameters(ParameterClientBase, Parameters):
 
     def apply(self, gradient: FlatVector) -> FlatVector:
         """Return the parameters after an update by `gradient`, both float32 [P]."""
-        updated: FlatVector = self.parameters - np.float32(self.learning_rate) * gradient
+        updated: FlatVector = self.parameters - np.float32(self.learning_rate) * self.rate_factors * gradient
         return updated
 
     def publish(self, parameters: FlatVector, samples: Mapping[str, Moments] = MappingProxyType({})) -> None:

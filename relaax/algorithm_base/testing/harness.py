@@ -39,7 +39,10 @@ def make_agent(
     if parameters is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
         parameters = FakeParameters(
-            server.initial_parameters(config.seed), statistics=server.statistics(), target=server.target_interval()
+            server.initial_parameters(config.seed),
+            statistics=server.statistics(),
+            target=server.target_interval(),
+            learning_rates=server.learning_rates(),
         )
     parameters.first_actor = first_actor
     name = fingerprint(algorithm.name, config, observation_space, action_space)

@@ -14,6 +14,7 @@ from relaax.checkpoint import Damaged
 from relaax.hosting.errors import describe_error, is_deliberate, place_of_function
 from relaax.hosting.fingerprint import changed_keys, fingerprint, first_difference, parse_fingerprint
 from relaax.hosting.loader import Algorithm
+from relaax.optim.learning_rates import check_rate_factors
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec, differs_from_worker
@@ -71,6 +72,7 @@ class AlgorithmModels:
             optimizer = declared.optimizer()
             statistics = check_lengths(declared.statistics())
             target = declared.target_interval()
+            rate_factors = declared.learning_rates()
         except MemoryError as error:
             raise ModelRefused(f"the model does not fit into memory: {error}") from error
         except Exception as error:
@@ -86,6 +88,10 @@ class AlgorithmModels:
                 f"{place_of_function(declared.initial_parameters)}: initial_parameters() returned an array of shape "
                 f"{list(initial.shape)}, but must return a flat vector"
             )
+        try:
+            rate_factors = check_rate_factors(rate_factors, len(initial))
+        except (ValueError, TypeError) as error:
+            raise ModelRefused(f"{place_of_function(declared.learning_rates)}: {error}") from None
         compensation = None
         if config.combine == "delay_compensated":
             compensation = DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
@@ -98,4 +104,5 @@ class AlgorithmModels:
             statistics=statistics,
             compensation=compensation,
             target=target,
+            rate_factors=rate_factors,
         )

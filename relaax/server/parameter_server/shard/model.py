@@ -17,6 +17,7 @@ from relaax.algorithm_base.config import Schedule
 from relaax.algorithm_base.declarations import TargetInterval
 from relaax.nn.devices import computes_on_gpu
 from relaax.nn.recycled_memory import Allocator, own_memory
+from relaax.optim.learning_rates import RateFactors, cut_rate_factors
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
@@ -58,8 +59,8 @@ def differs_from_worker(difference: str) -> ModelRefused:
 class ModelSpec:
     """A model before its first update.
 
-    initial: the flat vector, float32 [P]. statistics: lengths by name. target: the interval between two copies to the
-    target network; None without one.
+    initial: the flat vector, float32 [P]. statistics: lengths by name. target: the interval between two renewals of the
+    target network; None without one. rate_factors: factors of the learning rate by range.
     """
 
     initial: npt.NDArray[np.float32]
@@ -70,6 +71,7 @@ class ModelSpec:
     statistics: Mapping[str, int] = field(default_factory=dict)
     compensation: DelayCompensation | None = None
     target: TargetInterval | None = None
+    rate_factors: RateFactors = ()
 
 
 ModelFactory = Callable[[str], ModelSpec]
@@ -126,6 +128,7 @@ def make_model(
         statistics=spec.statistics,
         compensation=spec.compensation,
         target=spec.target,
+        rate_factors=cut_rate_factors(spec.rate_factors, start, end),
         on_device=computes_on_gpu(),
         empty=empty,
     )

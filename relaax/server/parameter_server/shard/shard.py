@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +18,8 @@ from relaax.algorithm_base.declarations import TargetInterval
 from relaax.nn.recycled_memory import Allocator, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.host_optimizers import Fused
-from relaax.optim.optimizers import FlatVariable, Optimizer, OptimizerSpec, Slots
+from relaax.optim.learning_rates import RateFactors
+from relaax.optim.optimizers import FlatVariable, Optimizer, OptimizerSpec, Slots, scaled
 from relaax.optim.vector import FlatVector, HostVector, Vector, is_finite
 from relaax.server.parameter_server.shard.merged_statistics import MergedStatistics
 from relaax.server.parameter_server.shard.state import (
@@ -159,6 +159,7 @@ class Shard:
 
     Thread-safe. All returned values are immutable. `on_device`: the vector and its optimizer are on TensorFlow's
     device, such as a GPU, instead of in the host's memory. `empty` allocates the memory of snapshots on the host.
+    `rate_factors`: factors of the learning rate by range of the shard.
     """
 
     def __init__(
@@ -172,14 +173,19 @@ class Shard:
         statistics: Mapping[str, int] = MappingProxyType({}),
         compensation: DelayCompensation | None = None,
         target: TargetInterval | None = None,
+        rate_factors: RateFactors = (),
         on_device: bool = False,
         empty: Allocator = own_memory,
     ) -> None:
         self.start = start
         self.size = len(initial)
         self._parameters: Vector = FlatVariable(initial) if on_device else HostVector(initial, empty)
-        create = optimizer.create if on_device else partial(host_optimizers.create, optimizer)
-        self._optimizer: Optimizer[Any] = create(self.size)
+        self._optimizer: Optimizer[Any] = (
+            scaled(optimizer.create(self.size), rate_factors)
+            if on_device
+            else host_optimizers.create(optimizer, self.size, rate_factors)
+        )
+        self._has_one_rate = not rate_factors
         self._compensator = None if compensation is None else Compensator(compensation)
         self._reset_compensator(0)
         # Shard 0 has the first range.
@@ -271,6 +277,8 @@ class Shard:
                 raise CannotShare("its parameters are on a GPU")
             if not isinstance(self._optimizer, Fused):
                 raise CannotShare("its optimizer is not rms_prop, momentum or adagrad")
+            if not self._has_one_rate:
+                raise CannotShare("its parts have different learning rates (learning_rates of its algorithm)")
             if self._compensator is not None:
                 raise CannotShare("it corrects gradients (algorithm.combine)")
             if self._max_staleness is not None:
