@@ -13,6 +13,7 @@ _FACT = re.compile(r"^  (path|environment|name): (.*?)(?: +#.*)?$", re.MULTILINE
 EXAMPLES = {
     "da3c": "da3c_gym_cartpole",
     "da3c_cont": "da3cc_gym_pendulum",
+    "ppo": "ppo_gym_cartpole",
     "async_q": "async_q_gym_cartpole",
     "async_sarsa": "async_sarsa_gym_cartpole",
     "n_step_q": "n_step_q_gym_cartpole",

@@ -18,6 +18,7 @@ from relaax.algorithm_base.network import actor_critic_network, actor_critic_ref
 from relaax.algorithm_base.ragged import RaggedRollout
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
+from relaax.nn.specification import NetworkSpec
 
 from .episodes import Episodes
 from .loss import ActorCriticLoss
@@ -48,13 +49,7 @@ class Agent(AgentBase):
         self._policy = self._actions_of.policy
         spec = actor_critic_network(config, context.observation_space, self._policy)
         self._inputs = Inputs(config, context, spec)
-        buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
-        if config.whole_episodes:
-            buffer = Episodes
-        length = config.longest_episode if config.whole_episodes else config.episode_len
-        self._rollout = buffer(
-            length, context.environments, spec, self._inputs.dtype, self._policy, mask_size=self._inputs.mask_size
-        )
+        self._rollout = self._new_rollout(spec)
         self._engine: Engine | None = None
         if not context.exploit:
             self._engine = make_engine(spec, self._inputs.dtype, self._rollout.batch_shape)
@@ -64,6 +59,17 @@ class Agent(AgentBase):
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._exchange = Exchange(config, context)
         self._use(self._exchange.pull())
+
+    def _new_rollout(self, spec: NetworkSpec) -> Rollout | RaggedRollout:
+        """Return an empty rollout. The actions and observations of `spec` are known."""
+        config, context = self.config, self.context
+        buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
+        if config.whole_episodes:
+            buffer = Episodes
+        length = config.longest_episode if config.whole_episodes else config.episode_len
+        return buffer(
+            length, context.environments, spec, self._inputs.dtype, self._policy, mask_size=self._inputs.mask_size
+        )
 
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
@@ -112,13 +118,25 @@ class Agent(AgentBase):
     def _renew_open_actions(self) -> None:
         """Start the next rollout with the actions in progress. Recompute their values, weights and LSTM states."""
         rollout = self._rollout
-        old = self._policy.log_probability(self._outputs, self._actions)
-        renewed, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
+        renewed, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, self._row)
         outputs = self._policy.masked(renewed, self._inputs.valid)
+        rollout.begin_next(outputs["value"][:, 0], self._open_weights(outputs))
+
+    def _open_weights(self, outputs: Mapping[str, Array]) -> Array | None:
+        """Return the importance weights of the actions in progress, float32 [N]. `outputs`: by the newest parameters.
+
+        None if the rollout stores the likelihoods of its actions, and the loss uses them.
+        """
+        old = self._policy.log_probability(self._outputs, self._actions)
         new = self._policy.log_probability(outputs, self._actions)
         with np.errstate(all="ignore"):  # the parameter server rejects gradients that are not finite
-            weights = np.exp(np.minimum(new - old, 0.0)).astype(np.float32)
-        rollout.begin_next(outputs["value"][:, 0], weights)
+            weights: Array = np.exp(np.minimum(new - old, 0.0)).astype(np.float32)
+        return weights
+
+    @property
+    def _row(self) -> int | None:
+        """Row of the next gradient's batch that the next `act` fills; None if that batch has other rows."""
+        return self._rollout.row
 
     def policy_graph(self) -> PolicyGraph:
         parameters = self.context.parameters.pull().parameters
@@ -127,7 +145,7 @@ class Agent(AgentBase):
     def _act(self) -> Leaves:
         """Perform a_t according to policy pi(a_t | s_t)."""
         inputs, exploit = self._inputs, self.context.exploit
-        computed, state = self._actor.act(inputs.newest, inputs.state, None if exploit else self._rollout.row)
+        computed, state = self._actor.act(inputs.newest, inputs.state, None if exploit else self._row)
         outputs = self._policy.masked(computed, inputs.valid)
         if exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
@@ -138,9 +156,13 @@ class Agent(AgentBase):
             outputs = {head: inputs.keep_held(self._outputs[head], output) for head, output in outputs.items()}
         inputs.state_after, self._outputs, self._actions = state, outputs, actions
         if not exploit:
-            values = outputs["value"][:, 0]
-            self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid)
+            self._store(outputs["value"][:, 0])
         return self._actions_of(actions, inputs.unwanted)
+
+    def _store(self, values: Array) -> None:
+        """Add the newest inputs, actions and their values, float32 [N], to the rollout."""
+        inputs = self._inputs
+        self._rollout.act(inputs.newest, self._actions, values, inputs.state, inputs.restart, inputs.valid)
 
     def _values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
         return self._actor.act(inputs, state)[0]["value"][:, 0]

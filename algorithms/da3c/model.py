@@ -18,10 +18,10 @@ HEAD_GAIN = 0.01
 """Gain of the policy's initial kernels: small, so that at first all actions are about equally likely."""
 
 
-class Config(ActorCriticConfig):
-    """Distributed A3C."""
+class PolicyConfig(ActorCriticConfig):
+    """The keys of an actor-critic with a policy for any actions."""
 
-    name: ClassVar[str] = "da3c"
+    name: ClassVar[str]
     """Name of the algorithm in messages."""
 
     spherical: Fixed[bool] = Field(
@@ -30,14 +30,21 @@ class Config(ActorCriticConfig):
     initial_variance: Free[float] = Field(
         1.0, gt=1e-5, description="Initial variance of real numbers whose bounds are -1 and 1."
     )
-    whole_episodes: Free[bool] = Field(False, description="Compute each update from one environment's whole episode.")
-    longest_episode: Free[int] = Field(
-        10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
-    )
 
     def actions(self, space: Space) -> ActionMap:
         """Return the policy of an action space."""
         return ActionMap(space, spherical=self.spherical, entropy_weights=self.entropy_weights)
+
+
+class Config(PolicyConfig):
+    """Distributed A3C."""
+
+    name = "da3c"
+
+    whole_episodes: Free[bool] = Field(False, description="Compute each update from one environment's whole episode.")
+    longest_episode: Free[int] = Field(
+        10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
+    )
 
 
 class ParameterServer(ParameterServerBase):

@@ -40,6 +40,7 @@ class RaggedRollout:
         *,
         value_shape: tuple[int, ...] = (),
         mask_size: int = 0,
+        log_probabilities: bool = False,
         capacity: int | None = None,
     ) -> None:
         """Make an empty rollout. `length`: T. `capacity`: rows of the arrays; None for T + 1. For others: `Rollout`."""
@@ -51,6 +52,7 @@ class RaggedRollout:
         self._values: Array = np.zeros((*shape, *value_shape), np.float32)
         self._restart: Mask = np.zeros(shape, np.bool_)
         self._valid: Mask = np.ones((*shape, mask_size), np.bool_)
+        self._log_probability: Array = np.zeros(shape if log_probabilities else (shape[0], 0), np.float32)
         self._rewards: Array = np.zeros(shape, np.float32)
         self._discounts: Array = np.zeros(shape, np.float32)
         self._states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, the open one
@@ -92,6 +94,7 @@ class RaggedRollout:
         state: Array,
         restart: Mask,
         valid: Mask | None = None,
+        log_probability: npt.NDArray[Any] | None = None,
     ) -> None:
         """Add inputs, actions and values, [N, ...] each, of the rows that are not held (see `Rollout.act`)."""
         if self._even is None or self._held is not None:
@@ -103,6 +106,8 @@ class RaggedRollout:
         self._restart[at] = restart[acting]
         if valid is not None:
             self._valid[at] = valid[acting]
+        if log_probability is not None:
+            self._log_probability[at] = log_probability[acting]
         if state.size:
             self._states[1, acting] = state[acting]
         if not self._even:
@@ -166,6 +171,7 @@ class RaggedRollout:
             mask=mask,
             states=self._states[:, ready].copy(),
             weights=self._weights[ready].copy(),
+            log_probability=rows(self._log_probability) if self._log_probability.size else None,
         )
         held = self._held
         if self._acted or held is not None:
@@ -173,6 +179,8 @@ class RaggedRollout:
             last: Any = count if even and self._acted else (self._steps[is_open], self._columns[is_open])
             for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
                 array[0, is_open] = array[last]
+            if self._log_probability.size:
+                self._log_probability[0, is_open] = self._log_probability[last]
             self._states[0, is_open] = self._states[1, is_open]
         self._weights[ready] = 1.0
         self._steps[ready] = 0
@@ -198,6 +206,15 @@ class RaggedRollout:
 
     def _grow(self) -> None:
         """Double the capacity."""
-        for name in ("_inputs", "_actions", "_values", "_restart", "_valid", "_rewards", "_discounts"):
+        for name in (
+            "_inputs",
+            "_actions",
+            "_values",
+            "_restart",
+            "_valid",
+            "_rewards",
+            "_discounts",
+            "_log_probability",
+        ):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros_like(array)]))

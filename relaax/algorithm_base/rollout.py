@@ -26,6 +26,7 @@ class Batch:
     state: float32 [N, S], the LSTM's state before the first step.
     restart: bool [T, N], where an input starts an episode.
     valid: bool [T, N, choices], the actions that were valid; None if observations have no action mask.
+    log_probability: float32 [T, N], log pi(a_t | s_t) of the policy that acted; None if the rollout does not store it.
     """
 
     inputs: npt.NDArray[Any]
@@ -36,6 +37,7 @@ class Batch:
     state: Array
     restart: Mask
     valid: Mask | None = None
+    log_probability: Array | None = None
 
 
 def rewards_and_discounts(
@@ -60,8 +62,8 @@ def rewards_and_discounts(
 class Trajectories:
     """T steps of N environments, and the actions after them, in row T.
 
-    inputs, actions, values, restart, valid: [T + 1, N, ...]. The values are the network's, of the inputs. For restart
-    and valid see `Batch`.
+    inputs, actions, values, restart, valid, log_probability: [T + 1, N, ...]. The values are the network's, of the
+    inputs. For the last three see `Batch`.
     rewards, discounts, mask: float32 [T, N]. An example with mask 0 has no meaning.
     states: float32 [2, N, S], the LSTM's states before row 0 and before row T.
     weights: float32 [N], factors of the advantages of row 0.
@@ -77,6 +79,7 @@ class Trajectories:
     mask: Array
     states: Array
     weights: Array
+    log_probability: Array | None = None
 
     def newest(self) -> npt.NDArray[Any]:
         """Return the inputs [N, ...] of row T. All T + 1 rows must be filled."""
@@ -101,6 +104,7 @@ class Trajectories:
             state=self.states[0],
             restart=self.restart[:-1],
             valid=None if self.valid is None else self.valid[:-1],
+            log_probability=None if self.log_probability is None else self.log_probability[:-1],
         )
 
 
@@ -109,7 +113,8 @@ class Rollout(Trajectories):
 
     If the agent acts once more before the batch is made, row T is the first row of the next rollout. `value_shape`: of
     the values of an input. `policy` gives the shape and dtype of actions; without it, actions are int64 [N].
-    `mask_size`: elements of an environment's action mask; `valid` is None if it is 0.
+    `mask_size`: elements of an environment's action mask; `valid` is None if it is 0. `log_probabilities`: whether to
+    store log pi of the actions.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class Rollout(Trajectories):
         *,
         value_shape: tuple[int, ...] = (),
         mask_size: int = 0,
+        log_probabilities: bool = False,
     ) -> None:
         shape, one_more = (length, environments), (length + 1, environments)
         action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
@@ -136,6 +142,7 @@ class Rollout(Trajectories):
             mask=np.zeros(shape, np.float32),
             states=np.zeros((2, environments, spec.state_size), np.float32),
             weights=np.ones(environments, np.float32),
+            log_probability=np.zeros(one_more, np.float32) if log_probabilities else None,
         )
         self.batch_shape: tuple[int | None, int | None] = shape
         """T and N of every batch; an argument of `make_engine`."""
@@ -167,10 +174,12 @@ class Rollout(Trajectories):
         state: Array,
         restart: Mask,
         valid: Mask | None = None,
+        log_probability: npt.NDArray[Any] | None = None,
     ) -> None:
         """Add inputs, actions and values, [N, ...] each. `state`: the LSTM's state before the inputs.
 
-        `valid`: bool [N, mask_size], the actions that were valid; None without masks.
+        `valid`: bool [N, mask_size], the actions that were valid; None without masks. `log_probability`: [N], of the
+        actions; None if the rollout does not store it.
         """
         t = self.steps
         if t == 0 or t == self.length:
@@ -183,6 +192,8 @@ class Rollout(Trajectories):
         self.restart[t] = restart
         if self.valid is not None:
             self.valid[t] = valid
+        if self.log_probability is not None:
+            self.log_probability[t] = log_probability
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions. For the arguments see `rewards_and_discounts`."""
@@ -217,8 +228,9 @@ class Rollout(Trajectories):
         self.steps = 0
         for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
             rows[0] = rows[-1]
-        if self.valid is not None:
-            self.valid[0] = self.valid[-1]
+        for stored in (self.valid, self.log_probability):
+            if stored is not None:
+                stored[0] = stored[-1]
         if values is not None:
             self.values[0] = values
         if weights is not None:

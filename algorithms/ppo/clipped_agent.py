@@ -1,0 +1,91 @@
+"""The agent of ppo: Algorithm 1 of Schulman et al. 2017, for any actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.ragged import RaggedRollout
+from relaax.algorithm_base.rollout import Batch, Rollout
+from relaax.nn.specification import NetworkSpec
+
+from ..da3c.agent import Agent as ActorCritic
+from .clipped_loss import ClippedLoss
+from .minibatches import minibatches
+
+Array = npt.NDArray[np.float32]
+
+
+class Agent(ActorCritic):
+    """One worker over N environments: K epochs of minibatches for each rollout, and a push for each minibatch.
+
+    The reply to a push has the parameters for the next minibatch. They contain the updates of other workers, too. The
+    ratio is to the likelihood with which this agent acted, so the clipped objective bounds how far all of these updates
+    move the policy. An action in progress at an update keeps its likelihood.
+    """
+
+    def _new_rollout(self, spec: NetworkSpec) -> Rollout | RaggedRollout:
+        config, context, inputs = self.config, self.context, self._inputs
+        buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
+        return buffer(
+            config.episode_len,
+            context.environments,
+            spec,
+            inputs.dtype,
+            self._policy,
+            mask_size=inputs.mask_size,
+            log_probabilities=True,
+        )
+
+    @property
+    def _row(self) -> None:
+        """Minibatches have their own rows, and their parameters differ from those that acted."""
+        return
+
+    def _store(self, values: Array) -> None:
+        inputs, actions = self._inputs, self._actions
+        likelihood = self._policy.log_probability(self._outputs, actions)
+        self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid, likelihood)
+
+    def _open_weights(self, outputs: Mapping[str, Array]) -> None:
+        """The ratio takes the place of importance weights."""
+
+    def _update(self, batch: Batch) -> None:
+        """Push a gradient for each minibatch of each epoch, until `target_kl` ends the epochs."""
+        if not batch.mask.any():  # all transitions are void
+            self._use(self._exchange.push(None))
+            return
+        self._use(self._exchange.pull())  # other workers have pushed since the rollout began
+        self._record(batch)
+        config = self.config
+        for _ in range(config.epochs):
+            for minibatch in minibatches(batch, config.minibatches, self._rng, recurrent=config.lstm):
+                if not self._push_gradient(minibatch):
+                    if self._exchange.env_steps:
+                        self._use(self._exchange.push(None))
+                    return
+
+    def _push_gradient(self, minibatch: Batch) -> bool:
+        """Push the gradient of the loss over a minibatch. Return False, without a push, if `target_kl` is exceeded."""
+        assert self._engine is not None, "an actor-critic agent in exploit mode does not learn"
+        loss = ClippedLoss(self.config, self._policy, minibatch)
+        memory = self.context.parameters.gradient_memory()
+        gradient = self._engine.gradient(minibatch.inputs, minibatch.state, minibatch.restart, loss, memory)
+        scalars = loss.means
+        limit = self.config.target_kl
+        if limit is not None and not scalars["policy/kl"] <= limit:
+            return False
+        self._use(self._exchange.push(gradient, scalars.pop("loss"), scalars))
+        return True
+
+    def _record(self, batch: Batch) -> None:
+        """Record the metrics of a rollout: the explained variance of the returns, and clipped actions."""
+        steps = batch.mask > 0
+        targets, advantages = batch.targets[steps], batch.advantages[steps]
+        if variance := float(targets.var()):
+            self.context.metrics.scalar("value/explained_variance", 1 - float(advantages.var()) / variance)
+        clipped = self._actions_of.clipped_share()
+        if clipped is not None:
+            self.context.metrics.scalar("actions/clipped", clipped)
