@@ -31,6 +31,7 @@ def minibatches(batch: Batch, count: int, rng: np.random.Generator, *, recurrent
 
 def _mapped(batch: Batch, change: Callable[[Any], Any], state: npt.NDArray[np.float32]) -> Batch:
     """Return the batch with `change` of each array [T, N, ...], and this state."""
-    arrays: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    changed = {name: None if array is None else change(array) for name, array in arrays.items()}
+    changed: dict[str, Any] = {
+        field.name: None if (array := getattr(batch, field.name)) is None else change(array) for field in fields(batch)
+    }
     return Batch(**changed | {"state": state})
