@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from planted_errors_of_operation import OPERATION_ERRORS
+from planted_errors_of_ppo import PPO_ERRORS
 
 from support.planting import Planted, planted
 
@@ -1403,7 +1404,7 @@ ERRORS = (
             (INPUTS_PY, "self.newest = inputs, self.normalized(inputs)", "self.newest = inputs, inputs"),
             (
                 AGENT_PY,
-                "self._actor.act(inputs.newest, inputs.state, None if exploit else self._rollout.row)",
+                "self._actor.act(inputs.newest, inputs.state, None if exploit else self._row)",
                 "self._actor.act(inputs.normalized(inputs.newest), inputs.state)",
             ),
             (
@@ -2588,6 +2589,7 @@ ERRORS = (
         SUPERVISOR,
     ),
     *OPERATION_ERRORS,
+    *PPO_ERRORS,
 )
 
 SOAK_ERRORS = (

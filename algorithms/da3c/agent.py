@@ -22,7 +22,7 @@ from relaax.nn.specification import NetworkSpec
 
 from .episodes import Episodes
 from .loss import ActorCriticLoss
-from .model import Config
+from .model import PolicyConfig
 
 _log = logging.getLogger(__name__)
 Array = npt.NDArray[np.float32]
@@ -41,7 +41,7 @@ class Agent(AgentBase):
 
     out_of_step = True
 
-    def __init__(self, config: Config, context: AgentContext) -> None:
+    def __init__(self, config: PolicyConfig, context: AgentContext) -> None:
         super().__init__(config, context)
         self._actions_of = config.actions(context.action_space)
         if sentence := self._actions_of.unused_bounds():
@@ -72,7 +72,7 @@ class Agent(AgentBase):
         )
 
     @classmethod
-    def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
+    def refusal(cls, config: PolicyConfig, observation_space: Space, action_space: Space) -> str | None:
         sentence = actions_refusal(action_space, config.entropy_weights)
         if sentence:
             return f"{config.name} cannot handle the action space {action_space}: {sentence}"

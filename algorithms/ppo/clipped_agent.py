@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base import AgentContext
 from relaax.algorithm_base.ragged import RaggedRollout
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.specification import NetworkSpec
 
 from ..da3c.agent import Agent as ActorCritic
 from .clipped_loss import ClippedLoss
+from .config import Config
 from .minibatches import minibatches
 
 Array = npt.NDArray[np.float32]
@@ -25,6 +27,10 @@ class Agent(ActorCritic):
     ratio is to the likelihood with which this agent acted, so the clipped objective bounds how far all of these updates
     move the policy. An action in progress at an update keeps its likelihood.
     """
+
+    def __init__(self, config: Config, context: AgentContext) -> None:
+        super().__init__(config, context)
+        self._order = self._rng.spawn(1)[0]  # actions do not depend on the number of minibatches
 
     def _new_rollout(self, spec: NetworkSpec) -> Rollout | RaggedRollout:
         config, context, inputs = self.config, self.context, self._inputs
@@ -61,7 +67,7 @@ class Agent(ActorCritic):
         self._record(batch)
         config = self.config
         for _ in range(config.epochs):
-            for minibatch in minibatches(batch, config.minibatches, self._rng, recurrent=config.lstm):
+            for minibatch in minibatches(batch, config.minibatches, self._order, recurrent=config.lstm):
                 if not self._push_gradient(minibatch):
                     if self._exchange.env_steps:
                         self._use(self._exchange.push(None))

@@ -52,6 +52,14 @@ class TestDa3cImages(AgentCompliance):
     action_space = Discrete(3)
 
 
+class TestPpo(AgentCompliance):
+    algorithm = load_algorithm("ppo", Path())
+    config_section: ClassVar = SMALL | {"path": "ppo", "episode_len": 7, "minibatches": 1, "overlap": True}
+    observation_space = MASKED
+    action_space = Dict({"aim": Box(-2, 2, (2,)), "use": MultiDiscrete([2, 3])})
+    impossible_spaces = WRONG
+
+
 class TestAsyncQ(AgentCompliance):
     algorithm = load_algorithm("async_q", Path())
     config_section: ClassVar = SMALL | {"path": "async_q", "double": True, "dueling": True}

@@ -80,12 +80,19 @@ def play(agent: AgentBase, masks: np.ndarray, rewards: np.ndarray, truncate: int
     return chosen
 
 
-@pytest.mark.parametrize("keys", [{}, {"overlap": False}, {"gae_lambda": 0.7}], ids=str)
+PPO: dict[str, Any] = {"minibatches": 1, "normalize_advantages": False, "gae_lambda": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [*(("da3c", keys) for keys in ({}, {"overlap": False}, {"gae_lambda": 0.7})), ("ppo", PPO)],
+    ids=str,
+)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_policy_gradient_is_that_of_the_valid_actions(keys: dict[str, Any], seed: int) -> None:
-    value, scale = 0.75, 0.5
+def test_policy_gradient_is_that_of_the_valid_actions(name: str, keys: dict[str, Any], seed: int) -> None:
+    value, scale = 0.75, 1 / N if name == "da3c" else 1 / (N * T)  # ppo's loss is a mean over steps, too
     agent, parameters, part = agent_of(
-        "da3c", {"policy": BIASES.tolist(), "value": [value]}, episode_len=T, entropy_beta=BETA, **keys
+        name, {"policy": BIASES.tolist(), "value": [value]}, episode_len=T, entropy_beta=BETA, **keys
     )
     masks, rewards = random_masks(T + 2, seed), np.random.default_rng(seed).normal(size=(T, N))
     actions = play(agent, masks, rewards)

@@ -33,6 +33,8 @@ ON_POLICY: list[tuple[str, Space, dict[str, Any]]] = [
     ("da3c", IMAGE, {"episode_len": 3, "network": CONVOLUTION, "subtract_mean_image": True}),
     ("da3c", VECTOR, {"whole_episodes": True, "lstm": True, "longest_episode": 5}),
     ("da3c", VECTOR, {"whole_episodes": True, "overlap": False}),
+    ("ppo", VECTOR, {"episode_len": 3, "minibatches": 1, "lstm": True}),
+    ("ppo", MASKED, {"episode_len": 3, "minibatches": 2, "overlap": True, "normalize_observations": True}),
     ("n_step_q", VECTOR, GREEDY | {"update_interval": 3, "lstm": True, "double": True}),
     ("n_step_q", IMAGE, GREEDY | {"update_interval": 3, "network": CONVOLUTION}),
     ("async_q", MASKED, GREEDY | {"update_interval": 2, "double": True, "normalize_observations": True}),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from relaax.cli.app import app
 
 # CliRunner captures the output of `check`; the child process writes to the real stderr.
-ALL = "algorithms that support them: apex, async_q, async_sarsa, da3c, da3c_cont, gorila, n_step_q"
+ALL = "algorithms that support them: apex, async_q, async_sarsa, da3c, da3c_cont, gorila, n_step_q, ppo"
 WHOLE_NUMBERS = """
 import gymnasium
 
@@ -46,7 +46,7 @@ def test_check_fails_if_the_algorithm_refuses_the_spaces() -> None:
     assert error.startswith(
         "error: async_q cannot handle the action space Box(float32, [1], -2..2): it handles one Disc"
     )
-    assert algorithms == "algorithms that support them: da3c, da3c_cont"
+    assert algorithms == "algorithms that support them: da3c, da3c_cont, ppo"
     assert closing.startswith("failed: 3 episodes, ")
 
 

@@ -128,6 +128,7 @@ def test_completion_loads_no_slow_library(processes: Processes) -> None:
         (["run", "--algorithm", "da3c"], ["da3c", "da3c_cont"]),
         (["run", "--algorithm", "da3c", "--environment", "Pen"], ["Pendulum-v1"]),
         (["list", "a"], ["algorithms"]),
+        (["run", "--algorithm", "p"], ["ppo"]),
         (["docs", "which"], ["which-algorithm"]),
     ],
 )

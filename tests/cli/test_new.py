@@ -72,7 +72,7 @@ def test_new_algorithm_is_written() -> None:
     [
         ("da3c", "CartPole-v1"),
         ("da3c_cont", "Pendulum-v1"),
-        *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q", "gorila", "apex")),
+        *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q", "gorila", "apex", "ppo")),
     ],
 )
 def test_bundled_algorithm_is_copied(bundled: str, environment: str) -> None:
@@ -83,7 +83,7 @@ def test_bundled_algorithm_is_copied(bundled: str, environment: str) -> None:
     written, source = files(), bundled_folder("algorithms") / bundled
     folder, *names = {
         **dict.fromkeys(("async_q", "async_sarsa", "n_step_q"), ("_value_based", "agent.py", "model.py")),
-        "da3c_cont": ("da3c", "agent.py", "episodes.py", "loss.py", "model.py"),
+        **dict.fromkeys(("da3c_cont", "ppo"), ("da3c", "agent.py", "episodes.py", "loss.py", "model.py")),
     }.get(bundled, ("none",))
     for path in [path for path in source.iterdir() if path.is_file()] + [
         source.parent / folder / file for file in names

@@ -133,6 +133,7 @@ def test_environment_of_any_space_is_served(observation: tuple[str, str], action
         ("nested", "real, a dict", "da3c_cont"),
         ("planes", "real", "da3c_cont"),
         ("dict", "mixed", "da3c"),
+        ("dict", "mixed", "ppo"),
     ],
 )
 def test_environment_of_any_space_trains(observation: str, action: str, algorithm: str, runs: Runs) -> None:

@@ -37,9 +37,14 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
 @pytest.mark.slow
 @pytest.mark.checks("algorithms", "relaax/cli/new")
 @pytest.mark.parametrize(
-    ("name", "path", "action"), [("da3c", "my_da3c", Discrete(3)), ("da3c_cont", "my_cont", Box(-1, 1, (2,)))]
+    ("name", "path", "file", "action"),
+    [
+        ("da3c", "my_da3c", "loss.py", Discrete(3)),
+        ("da3c_cont", "my_cont", "loss.py", Box(-1, 1, (2,))),
+        ("ppo", "my_ppo", "clipped_loss.py", Discrete(3)),
+    ],
 )
-def test_copied_algorithm_uses_its_own_loss(name: str, path: str, action: Any, tmp_path: Path) -> None:
+def test_copied_algorithm_uses_its_own_loss(name: str, path: str, file: str, action: Any, tmp_path: Path) -> None:
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
     path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
@@ -50,7 +55,7 @@ def test_copied_algorithm_uses_its_own_loss(name: str, path: str, action: Any, t
     for loss in (LOSS, NO_LOSS):
         folder = tmp_path / str(len(loss))
         shutil.copytree(copied, folder)
-        source = folder / path / "loss.py"
+        source = folder / path / file
         assert LOSS in source.read_text()
         source.write_text(source.read_text().replace(LOSS, loss))
         for lstm in (False, True):

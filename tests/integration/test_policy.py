@@ -50,6 +50,7 @@ def play(client: Client, seed: int) -> list[Any]:
             *("da3c_cont", Box(-2, 2, (2,)), {"initial_learning_rate": 0.001, "episode_len": 5}),
             id="da3c_cont",
         ),
+        pytest.param("ppo", Discrete(3), {"episode_len": 8}, id="ppo"),
     ],
 )
 def test_exported_policy_acts_as_the_service_did(

@@ -40,6 +40,8 @@ VARIANTS = {
     "da3c_lstm_cartpole": (60, 200),  # random play returns 20, feed-forward at most 60
     "da3cc_gym_pendulum": (-900, -500),  # random play returns -1200
     "da3c_gym_acrobot": (-300, -150),  # random play returns -500
+    "ppo_gym_cartpole": (200, 475),  # random play returns 20
+    "ppo_lstm_cartpole": (60, 200),
 }
 
 

@@ -48,8 +48,9 @@ def without(libraries: set[str], code: str, *arguments: str | Path) -> subproces
         ("da3c", IMAGE, Discrete(5), {}),
         ("da3c", IMAGE, Discrete(5), {"lstm": True}),
         ("da3c_cont", VECTOR, Box(-1, 1, (2,)), {}),
+        ("ppo", VECTOR, Discrete(5), {}),
     ],
-    ids=["dense", "convolutions", "lstm and convolutions", "lstm"],
+    ids=["dense", "convolutions", "lstm and convolutions", "lstm", "ppo"],
 )
 def test_acting_needs_neither_tensorflow_nor_a_compiler(
     name: str, space: Box, action: Any, keys: dict[str, Any], tmp_path: Path

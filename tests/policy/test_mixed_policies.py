@@ -58,8 +58,9 @@ def observed(space: Space, actions: Space, rng: np.random.Generator) -> list[npt
         ("da3c", CAMERA, DEEP, {"history_len": 2}),
         ("da3c", Dict({"camera": CAMERA, "speed": VECTOR}), SHOOTER, LSTM),
         ("da3c_cont", VECTOR, DEEP, {"network": {"lstm_size": 8, "dense": [16], "separate": True}}),
+        ("ppo", VECTOR, SHOOTER, {"normalize_observations": True}),
     ],
-    ids=["numbers", "deep", "image", "image-lstm", "two-lstms"],
+    ids=["numbers", "deep", "image", "image-lstm", "two-lstms", "ppo"],
 )
 def test_agent_policy_file_and_onnx_model_act_alike(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: dict[str, Any], with_mask: bool

@@ -62,6 +62,7 @@ def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
         ("da3c_cont", VECTOR, Box(-1e6, 3.4e38, (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
+        ("ppo", VECTOR, Box(-2, 2, (2,)), {"normalize_observations": True, **LSTM}),
         ("da3c", COLORED, Discrete(4), {"history_len": 2, "subtract_mean_image": True}),
         ("da3c", BESIDE, MultiDiscrete([2, 3]), {"normalize_observations": True}),
         ("da3c", Tuple([IMAGE]), Discrete(9), {"history_len": 1, "network": {"activation": "tanh"}}),

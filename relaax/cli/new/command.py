@@ -48,8 +48,8 @@ def algorithm(
     an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change it as
     you like. `relaax run NAME.yaml` trains it, test_NAME.py tests it with pytest, and NAME.Procfile is for honcho.
 
-    With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: CartPole with da3c,
-    Pendulum with da3c_cont.
+    With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: Pendulum with
+    da3c_cont, CartPole with the others.
 
     Existing files are never overwritten. Exit code 2: no file was written, for the reason in the message.
     """
