@@ -1409,7 +1409,7 @@ ERRORS = (
             ),
             (
                 AGENT_PY,
-                "self._actor.act(rollout.newest(), self._inputs.state, rollout.row)",
+                "self._actor.act(rollout.newest(), self._inputs.state, self._row)",
                 "self._actor.act(self._inputs.normalized(rollout.newest()), self._inputs.state)",
             ),
             (AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),

@@ -47,7 +47,7 @@ class Agent(ActorCritic):
 
     @property
     def _row(self) -> None:
-        """Minibatches have their own rows, and their parameters differ from those that acted."""
+        """None: minibatches have their own rows, and parameters that are newer than those at acting."""
         return
 
     def _store(self, values: Array) -> None:
@@ -56,7 +56,7 @@ class Agent(ActorCritic):
         self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart, inputs.valid, likelihood)
 
     def _open_weights(self, outputs: Mapping[str, Array]) -> None:
-        """The ratio takes the place of importance weights."""
+        """Return None: the ratio of the loss weighs these actions."""
 
     def _update(self, batch: Batch) -> None:
         """Push a gradient for each minibatch of each epoch, until `target_kl` ends the epochs."""

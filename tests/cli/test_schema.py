@@ -46,7 +46,8 @@ def test_only_the_tables_of_a_page_are_replaced(tmp_path: Path) -> None:
 
 def test_shared_keys_of_algorithms_are_in_one_table() -> None:
     page = PAGE.read_text()
-    assert page.count("| `gae_lambda` |") == 1
+    assert page.count("| `value_loss_weight` |") == 1
+    assert page.count("| `gae_lambda` |") == 2, "ppo has another default"
     assert page.count("| `rewards_gamma` |") == 1
     assert page.count("| `reward_clipping` |") == 2, "da3c_cont has another default"
     assert "### `algorithm`: apex, gorila\n\nThe keys of the table apex, async_q, async_sarsa, gorila, n_step_q" in page

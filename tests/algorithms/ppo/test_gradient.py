@@ -258,6 +258,28 @@ def test_held_action_keeps_its_likelihood(network: Network, overlap: bool) -> No
     assert [push.env_steps for push in s.made] == [1, 1]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_likelihood_of_held_action_moves_to_row_0(overlap: bool) -> None:
+    """Environment 1 has completed a step, and its second action is in progress at the update."""
+    s = PpoScene(2, episode_len=2, overlap=overlap, out_of_step=True, learning_rate=0.3)
+    s.reset(O[0, :2])
+    s.step([9, -9], O[1, :2])
+    s.step([9, VOID], O[2, :2], unwanted=[1])
+    s.step([VOID, 3], O[3, :2], unwanted=[0])
+    s.step([VOID, -2], O[4, :2], unwanted=[0])
+    assert [push.env_steps for push in s.made] == [3, 2]
+    theta = s.made[1].base.parameters
+    first, second = s.act(1, 1, 3)
+    old = [
+        reference.likelihood(s.network.run(used, [x])[0][0], action)[0]
+        for used, x, action in ((s.theta, O[1, 1], first), (theta, O[3, 1], second))
+    ]
+    inputs = [O[1, 1], O[3, 1]]
+    steps = s.steps(inputs, [first, second], [3, -2], s.value([O[4, 1]], theta=theta), theta=theta, old=old)
+    assert abs(reference.likelihood(s.network.run(theta, [O[1, 1]])[0][0], first)[0] - old[0]) > 0.02
+    s.check(1, [steps])
+
+
 def test_columns_of_unequal_length_are_covered_once() -> None:
     s = PpoScene(2, out_of_step=True, learning_rate=0.0, minibatches=2)
     s.reset(O[0, :2])
