@@ -217,6 +217,8 @@ def _outlier_limit(sizes: Inputs, factor: float) -> float:
 
 INSERT_SIZE = 50
 """Number of transitions in one insertion (Horgan et al. 2018, section 4.1)."""
+LARGEST_INSERT = 100
+"""Largest number of transitions in one insertion. More, from many environments, are divided."""
 NEXT_VALID = "next_valid"
 """The table's field for the valid actions of the next observation."""
 DISCRETE_ACTION = Field("int64")
@@ -466,8 +468,10 @@ class WriterTransitions:
             self._buffer.clear()
             return
         frames, first = self._buffer.frames_since(*named)
-        if learnable.any():
-            self._writer.insert(Insertion(columns, priorities, frames, first))
+        for start in range(0, np.count_nonzero(learnable), LARGEST_INSERT):
+            part = slice(start, start + LARGEST_INSERT)
+            divided = {name: column[part] for name, column in columns.items()}
+            self._writer.insert(Insertion(divided, None if priorities is None else priorities[part], frames, first))
 
     def _learnable(self, columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
         """Return which transitions are within the limits, bool [B]. Log and record how many are not."""

@@ -12,6 +12,7 @@ from relaax.algorithm_base import Box, Dict, Discrete, Space, StepResult
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.testing import RandomEnvironments
 from relaax.algorithm_base.transitions import (
+    LARGEST_INSERT,
     NEXT_VALID,
     ObservationLayout,
     Transitions,
@@ -323,3 +324,39 @@ def test_long_wait_keeps_few_frames() -> None:
 def test_infinite_and_nan_errors_give_finite_priorities() -> None:
     errors = np.array([-2, 0, np.inf, -np.inf, np.nan], np.float32)
     assert priorities_of(errors, 0.5).tolist() == [2.5, 0.5, 1e30 + 0.5, 1e30 + 0.5, 0.5]
+
+
+def test_insertions_of_many_environments_are_divided() -> None:
+    """260 environments with images: each step completes 260 transitions, in insertions with shared frames."""
+    count, layout = 260, ObservationLayout(GREY, 2)
+    table = transition_table(layout, 5_000, None)
+    replay = LocalReplay(TableDeclaration(table, samples_per_insert=1, error_buffer=2 * LARGEST_INSERT), count)
+    inserted: list[int] = []
+    (writer,) = replay.writers
+    insert = writer.insert
+
+    def record_and_insert(insertion: Insertion) -> None:
+        inserted.append(len(insertion.columns["reward"]))
+        replay.sample(inserted[-1], 0.0)  # the limiter would refuse larger insertions
+        insert(insertion)
+
+    writer.insert = record_and_insert  # type: ignore[method-assign]
+    transitions = Transitions(replay.writers, layout, steps=1, gamma=GAMMA)
+    encoder = ObservationEncoder(GREY, count, 2)
+    envs = RandomEnvironments(GREY, Discrete(2), count, end_probability=0.1, seed=5)
+    inputs, restart, acted, held = encoder.reset(envs.reset()), np.ones(count, np.bool_), 0, []
+    for _ in range(6):
+        transitions.act(inputs, restart, np.zeros(count, np.int64))
+        held.append(inputs.copy())
+        step = envs.step([np.zeros(count, np.int64)])
+        acted += step.env_steps
+        cut_off = step.cut_off()
+        transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
+        inputs, restart = encoder.push(step.observations, step.restart), step.restart
+    transitions.act(inputs, restart, np.zeros(count, np.int64))
+    assert sum(inserted) == replay.table.size == acted
+    assert max(inserted) == LARGEST_INSERT
+    sampled = replay.sample(LARGEST_INSERT, 0.0)
+    assert sampled is not None
+    seen = {stack.tobytes() for stack in np.concatenate(held)}
+    assert all(stack.tobytes() in seen for stack in layout.to_inputs(sampled.columns["observation"]))
