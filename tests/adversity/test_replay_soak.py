@@ -10,7 +10,7 @@ import pytest
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
-from support.replay_soak import STOP, VICTIMS, ReplaySoak, ReplaySoakPlan
+from support.replay_soak import STOP, TASKS, VICTIMS, ReplaySoak, ReplaySoakPlan
 from support.replay_soak_items import SERIAL, NumberedItems, items_doubled, items_seen, items_sent, with_serials
 from support.run import Runs
 
@@ -48,8 +48,10 @@ def draw(items: NumberedItems) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_replay_training_survives_killed_processes(runs: Runs, tmp_path: Path, short: bool) -> None:
-    plan = ReplaySoakPlan(kills=1, stops=1) if short else ReplaySoakPlan(kills=10, stops=5)
+@pytest.mark.parametrize("algorithm", TASKS)
+def test_replay_training_survives_killed_processes(runs: Runs, tmp_path: Path, short: bool, algorithm: str) -> None:
+    kills, stops = (1, 1) if short else (10, 5)
+    plan = ReplaySoakPlan(kills=kills, stops=stops, algorithm=algorithm)
     account = ReplaySoak(plan, runs, tmp_path).run()
     assert account.violations == []
     assert account.faults == {**dict.fromkeys(VICTIMS, plan.kills), STOP: plan.stops}

@@ -28,7 +28,14 @@ from support.soak_journal import read_journal
 from support.soak_ledger import Account, audit
 from support.soak_watch import Archive
 
-ALGORITHM = Path(__file__).with_name("replay_soak_algorithm.py")
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "apex": (
+        "CartPole-v1",
+        {"target_interval": 100, "samples_per_insert": 8, "network": {"dense": [32], "activation": "relu"}},
+    ),
+    "sac": ("Pendulum-v1", {"samples_per_insert": 16, "random_steps": 400, "network": {"dense": [32]}}),
+}
+"""The environment of each algorithm, and its keys."""
 SLOTS = 2048
 COUNTS = {"parameter-server": 2, "replay-server": 2, "learner": 2, "worker": 2, "rlx-server": 1, "client": 2}
 VICTIMS = ("replay-server", "learner", "worker", "parameter-server")
@@ -54,7 +61,7 @@ class ReplaySoakPlan:
     timeout of inserts. `bound`: seconds within which training must recover from a storm.
 
     The faults happen in a random order, about half of them in pairs. `storms` replaces them: the faults of each storm
-    happen together.
+    happen together. `algorithm`: a key of `TASKS`.
     """
 
     kills: int = 0
@@ -62,6 +69,7 @@ class ReplaySoakPlan:
     seed: int = 1
     bound: float = 240.0
     storms: tuple[tuple[str, ...], ...] = ()
+    algorithm: str = "apex"
 
 
 @dataclass
@@ -82,10 +90,11 @@ class ReplayAccount:
         return [*self.ledger.violations, *self.items]
 
 
-def write_replay_soak_config(folder: Path, seed: int) -> Path:
-    """Write a configuration of CartPole with the soak's Ape-X, small enough for every process to be busy."""
-    for name in ("journals", "items"):
-        (folder / name).mkdir()
+def write_replay_soak_config(folder: Path, seed: int, algorithm: str) -> Path:
+    """Write a configuration of the soak's algorithm, small enough for every process to be busy."""
+    name, keys = TASKS[algorithm]
+    for part in ("journals", "items"):
+        (folder / part).mkdir()
     document = {
         "relaax-parameter-server": {"shards": COUNTS["parameter-server"]},
         "relaax-replay-server": {"shards": COUNTS["replay-server"], "memory": 0.1},
@@ -93,13 +102,13 @@ def write_replay_soak_config(folder: Path, seed: int) -> Path:
         "relaax-learner": {"learners": COUNTS["learner"]},
         "relaax-run": {
             "environment": "OpenAI_Gym",
-            "name": "CartPole-v1",
+            "name": name,
             "clients": COUNTS["client"],
             "envs-per-client": 4,
             "checkpoint-interval": 3,
         },
         "algorithm": {
-            "path": str(ALGORITHM),
+            "path": str(Path(__file__).with_name(f"replay_soak_{algorithm}.py")),
             "journals": str(folder / "journals"),
             "items": str(folder / "items"),
             "segments": COUNTS["parameter-server"],
@@ -111,10 +120,8 @@ def write_replay_soak_config(folder: Path, seed: int) -> Path:
             "replay_capacity": 20_000,
             "learning_starts": 400,
             "batch_size": 32,
-            "samples_per_insert": 8,
             "actor_interval": 5,
-            "target_interval": 100,
-            "network": {"dense": [32], "activation": "relu"},
+            **keys,
         },
     }
     path = folder / "replay_soak.yaml"
@@ -169,7 +176,7 @@ class ReplaySoak:
         self._folder = folder
         self._report = report
         self._random = random.Random(plan.seed)
-        self._run = runs.start("--no-progress", config=write_replay_soak_config(folder, plan.seed))
+        self._run = runs.start("--no-progress", config=write_replay_soak_config(folder, plan.seed, plan.algorithm))
         self._archive = Archive(LocalStore(self._run.directory / "checkpoints"), SLOTS)
         self._inserted = Inserted(self._run)
         self._faults: Counter[str] = Counter()
