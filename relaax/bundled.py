@@ -19,6 +19,8 @@ EXAMPLES = {
     "n_step_q": "n_step_q_gym_cartpole",
     "gorila": "gorila_gym_cartpole",
     "apex": "apex_gym_cartpole",
+    "sac": "sac_gym_pendulum",
+    "apex_dpg": "apex_dpg_gym_pendulum",
 }
 """The configuration of a small task for each bundled algorithm, to start from."""
 

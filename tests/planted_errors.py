@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from planted_errors_of_control import CONTROL_ERRORS
 from planted_errors_of_operation import OPERATION_ERRORS
 from planted_errors_of_ppo import PPO_ERRORS
 
@@ -2588,6 +2589,7 @@ ERRORS = (
         [(SUPERVISOR_PY, "else any(ready) or not ready", "else all(ready)")],
         SUPERVISOR,
     ),
+    *CONTROL_ERRORS,
     *OPERATION_ERRORS,
     *PPO_ERRORS,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from relaax.hosting.loader import EXPORTS
+from relaax.hosting.loader import EXPORTS, REPLAY_EXPORTS
 from support.machine import need
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,5 +119,7 @@ def test_class_names_are_unique() -> None:
             for name in re.findall(r"^class (\w+)", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
                 found.setdefault(name, []).append(path)
     assert {
-        name: paths for name, paths in found.items() if len(paths) > 1 and name not in {*EXPORTS, "TrainingFinished"}
+        name: paths
+        for name, paths in found.items()
+        if len(paths) > 1 and name not in {*EXPORTS, *REPLAY_EXPORTS, "TrainingFinished"}
     } == {}

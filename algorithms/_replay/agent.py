@@ -46,6 +46,7 @@ class ReplayAgent(AgentBase):
             steps=config.n_step,
             gamma=config.rewards_gamma,
             priority_offset=config.priority_offset if config.actors_set_priorities else None,
+            insert_size=config.insert_size,
             bounded=self._inputs.normalization.bounds_inputs,
             client=context.client,
             metrics=context.metrics,

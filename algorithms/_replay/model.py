@@ -10,7 +10,7 @@ from relaax.algorithm_base import Fixed, Free, ReplayBase, Space, TableDeclarati
 from relaax.algorithm_base.acting.masks import mask_size, without_mask
 from relaax.algorithm_base.config import Probability
 from relaax.algorithm_base.network import AgentConfig, image_part
-from relaax.algorithm_base.transitions import DISCRETE_ACTION, ObservationLayout, transition_table
+from relaax.algorithm_base.transitions import DISCRETE_ACTION, INSERT_SIZE, ObservationLayout, transition_table
 from relaax.algorithm_base.transitions import Field as TableField
 
 _REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "lowest_priority": "lowest_priority"}
@@ -93,6 +93,16 @@ class ReplayConfig(AgentConfig):
         """Whether actors insert transitions with priorities; if not, new transitions have the largest priority."""
         return False
 
+    @property
+    def insert_size(self) -> int:
+        """Number of transitions in one insertion."""
+        return INSERT_SIZE
+
+    @property
+    def error_buffer(self) -> float | None:
+        """Number of samples by which actors and learners may run ahead of each other (see `TableDeclaration`)."""
+        return None
+
     def layout(self, observation_space: Space) -> ObservationLayout:
         """Return the stored form of observations."""
         observation_space = without_mask(self.action_mask, observation_space)
@@ -140,6 +150,7 @@ class Replay(ReplayBase):
             transition_table(layout, config.replay_capacity, exponent, remover, masks, action),
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
+            error_buffer=config.error_buffer,
         )
 
     @classmethod

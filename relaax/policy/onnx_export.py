@@ -248,6 +248,8 @@ class _Builder:
     def _add_scaled_action(self, action: ScaledOutput, values: str, leaves: Iterator[tuple[str, Any]]) -> None:
         """Add the leaves of real numbers that `action` computes."""
         self._add_head(action.head, values)
+        if action.squashed:
+            values = self._node("Tanh", values)
         scaled = self._node("Mul", self._cast(values, np.float64), self._constant(action.radius))
         scaled = self._node("Add", scaled, self._constant(action.centre))
         scaled = self._node("Max", scaled, self._constant(np.asarray(action.low, np.float64)))

@@ -46,7 +46,7 @@ def test_check_fails_if_the_algorithm_refuses_the_spaces() -> None:
     assert error.startswith(
         "error: async_q cannot handle the action space Box(float32, [1], -2..2): it handles one Disc"
     )
-    assert algorithms == "algorithms that support them: da3c, da3c_cont, ppo"
+    assert algorithms == "algorithms that support them: apex_dpg, da3c, da3c_cont, ppo, sac"
     assert closing.startswith("failed: 3 episodes, ")
 
 

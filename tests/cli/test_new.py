@@ -72,6 +72,7 @@ def test_new_algorithm_is_written() -> None:
     [
         ("da3c", "CartPole-v1"),
         ("da3c_cont", "Pendulum-v1"),
+        *((name, "Pendulum-v1") for name in ("sac", "apex_dpg")),
         *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q", "gorila", "apex", "ppo")),
     ],
 )

@@ -49,8 +49,8 @@ def test_shared_keys_of_algorithms_are_in_one_table() -> None:
     assert page.count("| `value_loss_weight` |") == 1
     assert page.count("| `gae_lambda` |") == 2, "ppo has another default"
     assert page.count("| `rewards_gamma` |") == 1
-    assert page.count("| `reward_clipping` |") == 2, "da3c_cont has another default"
-    assert "### `algorithm`: apex, gorila\n\nThe keys of the table apex, async_q, async_sarsa, gorila, n_step_q" in page
+    assert page.count("| `reward_clipping` |") == 3, "da3c_cont, and sac and apex_dpg, have other defaults"
+    assert "### `algorithm`: apex, gorila\n\nThe keys of the table apex, apex_dpg, gorila, sac, with" in page
     assert "### `algorithm`: async_sarsa\n\nThe keys of the table async_q, async_sarsa, n_step_q.\n" in page
     code, alone, _ = relaax("da3c", "--markdown")
     assert (code, alone.count("| `gae_lambda` |")) == (0, 1)

@@ -62,18 +62,21 @@ GREEDY = {
     "async_q_gym_cartpole": (120, 475),
     "async_sarsa_gym_cartpole": (120, 475),
     "n_step_q_gym_cartpole": (120, 475),
+    # Random play returns -1200, and the best policy -150.
+    "sac_gym_pendulum": (-900, -250),
+    "apex_dpg_gym_pendulum": (-1000, -300),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @checks
 @pytest.mark.parametrize("config", GREEDY)
 def test_greedy_actions_reach_the_target_evaluation(runs: Runs, short: bool, config: str) -> None:
     easy, hard = GREEDY[config]
     options = "--target-evaluation", str(easy if short else hard), "--seed", "5", "--no-progress"
     run = runs.start(*options, config=config)
-    assert run.running.wait(280) == 0, run.running.report()
+    assert run.running.wait(580) == 0, run.running.report()
     assert run.summary["status"] == "target_reached"
     assert run.summary["evaluation"] >= (easy if short else hard)
 

@@ -71,6 +71,9 @@ def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
         ("async_q", PIXELS, Discrete(4, -1), {"dueling": True, "network": {"dense": [16]}}),
         ("async_sarsa", VECTOR, Discrete(3), {"normalize_observations": True}),
         ("n_step_q", VECTOR, Discrete(3), {"dueling": True, **LSTM}),
+        ("sac", VECTOR, Tuple([Box(-1, 3, (2, 2)), Box(0, 5, (1,), np.float64)]), {"normalize_observations": True}),
+        ("sac", BESIDE, Box(-1, 1, (2,)), {"network": {"dense": [8], "activation": "tanh"}}),
+        ("apex_dpg", IMAGE, Box(-1, 1, (2,)), {"network": {"dense": [8]}}),
     ],
     ids=[
         *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools"),
@@ -80,13 +83,14 @@ def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
             "unbounded",
             "half",
             "tuple",
+            "ppo",
             "mean-image",
             "choices-beside",
             "one-part",
             "n_step_q-beside",
             "bits",
         ),
-        *("async_q", "async_sarsa", "n_step_q"),
+        *("async_q", "async_sarsa", "n_step_q", "sac", "sac-beside", "apex_dpg"),
     ],
 )
 def test_onnx_model_acts_like_the_policy(

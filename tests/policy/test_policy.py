@@ -57,8 +57,10 @@ def actions_of_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> li
         ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_rewards": "scale", "network": {"lstm_size": 8}}),
         ("da3c_cont", VECTOR, Box(-1e6, 3.4e38, (2,)), {"network": {"lstm_size": 8}}),
         ("ppo", VECTOR, Discrete(3), {"normalize_observations": True}),
+        ("sac", VECTOR, Box(-2, 3, (2,)), {"normalize_observations": True}),
+        ("apex_dpg", VECTOR, Box(-2, 3, (2,)), {"network": {"dense": [16]}}),
     ],
-    ids=["da3c", "lstm", "frames", "dict", "da3c_cont", "unbounded", "ppo"],
+    ids=["da3c", "lstm", "frames", "dict", "da3c_cont", "unbounded", "ppo", "sac", "apex_dpg"],
 )
 def test_policy_acts_like_the_agent(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: Mapping[str, Any]

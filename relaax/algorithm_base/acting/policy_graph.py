@@ -45,13 +45,17 @@ class PositiveOutputs:
 
 @dataclass(frozen=True, slots=True)
 class ScaledOutput:
-    """An action of real numbers: centre + radius * a head's outputs, clipped to low and high; float64 [D] each."""
+    """An action of real numbers: centre + radius * a head's outputs, clipped to low and high; float64 [D] each.
+
+    `squashed`: tanh is applied to the outputs first.
+    """
 
     head: str
     centre: Vector
     radius: Vector
     low: Vector
     high: Vector
+    squashed: bool = False
 
 
 GreedyAction = LargestOutput | LargestOutputs | PositiveOutputs | ScaledOutput

@@ -193,7 +193,8 @@ class FakeParameters(ParameterClientBase, Parameters):
         if discarded == "incarnation":
             self._merged = self._no_samples()
         self._merge(statistics)
-        self._newest = replace(self._newest, frames=self._frames) if env_steps else self._newest
+        if env_steps:
+            self._newest = replace(self._newest, frames=self._frames, global_step=self._global_step)
         if discarded == "incarnation":
             self.publish(self._initial)
             self._refresh_target(first=True)

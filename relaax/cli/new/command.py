@@ -49,7 +49,7 @@ def algorithm(
     you like. `relaax run NAME.yaml` trains it, test_NAME.py tests it with pytest, and NAME.Procfile is for honcho.
 
     With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: Pendulum with
-    da3c_cont, CartPole with the others.
+    da3c_cont, sac and apex_dpg, CartPole with the others.
 
     Existing files are never overwritten. Exit code 2: no file was written, for the reason in the message.
     """
