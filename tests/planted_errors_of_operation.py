@@ -768,8 +768,102 @@ RATE_ERRORS = (
     ),
 )
 
+SYNCHRONOUS_PY = "relaax/server/parameter_server/shard/synchronous.py"
+SYNCHRONOUS_SHARD = "tests/server/parameter_server/test_synchronous.py"
+SYNCHRONOUS_AGENTS = "tests/learning/test_synchronous.py"
+
+SYNCHRONOUS_ERRORS = (
+    planted(
+        "mean-without-weights",
+        "the mean of a synchronous update ignores the numbers of environments",
+        [
+            (SYNCHRONOUS_PY, "np.multiply(gradient, np.float32(environments)", "np.multiply(gradient, np.float32(1)"),
+            (SYNCHRONOUS_PY, "        self._weight += environments\n", "        self._weight += 1\n"),
+        ],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "stale-gradient-in-the-mean",
+        "a synchronous update uses gradients of older versions",
+        [
+            (
+                "relaax/server/parameter_server/shard/shard.py",
+                "        if push.base_version == self._counters.version:\n",
+                "        if push.base_version <= self._counters.version:\n",
+            ),
+            (
+                "relaax/server/parameter_server/shard/shard.py",
+                "            return staleness > 0\n",
+                "            return False\n",
+            ),
+        ],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "removed-worker-is-awaited",
+        "a synchronous update waits for a worker that is gone",
+        [(SYNCHRONOUS_PY, "        self._participants.pop(worker, None)\n", "")],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "update-without-patience",
+        "a synchronous update waits for a slow worker without a bound",
+        [(SYNCHRONOUS_PY, "(not self._missing() or self.seconds_left <= 0.0)", "not self._missing()")],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "stale-worker-is-not-awaited",
+        "a worker whose gradient was stale does not take part in the next synchronous update",
+        [
+            (
+                "relaax/server/parameter_server/shard/shard.py",
+                "            updates.join(push.worker, push.environments)\n",
+                "            pass\n",
+            )
+        ],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "worker-waits-at-two-shards",
+        "a shard waits for a worker that waits for another shard",
+        [(SYNCHRONOUS_PY, "            self._suspended.add(worker)\n", "            pass\n")],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "pending-sum-survives",
+        "a restored shard keeps the gradients of an update that was pending",
+        [
+            (
+                "relaax/server/parameter_server/shard/shard.py",
+                "                self._synchronous.reset()\n",
+                "                pass\n",
+            )
+        ],
+        SYNCHRONOUS_SHARD,
+    ),
+    planted(
+        "worker-does-not-await-updates",
+        "a worker continues with old parameters while its synchronous update is pending",
+        [("relaax/parameters/client.py", 'if first.HasField("pending"):', "if False:")],
+        SYNCHRONOUS_AGENTS,
+    ),
+    planted(
+        "each-gradient-is-clipped",
+        "workers clip their gradients although the parameter server clips the mean",
+        [
+            (
+                "relaax/algorithm_base/exchange.py",
+                "config.gradient_norm_clipping if config.update_patience is None else None",
+                "config.gradient_norm_clipping",
+            )
+        ],
+        SYNCHRONOUS_AGENTS,
+    ),
+)
+
 OPERATION_ERRORS = (
     *RATE_ERRORS,
+    *SYNCHRONOUS_ERRORS,
     *SOFT_TARGET_ERRORS,
     *LEARNING_ERRORS,
     *SERVER_ERRORS,

@@ -190,6 +190,11 @@ class ConfigBase(Section):
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
 
+    @property
+    def update_patience(self) -> float | None:
+        """Seconds that a synchronous update waits for workers; None: each gradient is an update of its own."""
+        return None
+
     @model_validator(mode="after")
     def _check_max_staleness(self) -> ConfigBase:
         bound, own = self.staleness_bound, self.sync_interval - 1

@@ -19,13 +19,15 @@ _NO_SCALARS: Mapping[str, float] = MappingProxyType({})
 class Exchange:
     """The pushes and pulls of an agent or a learner.
 
-    Gradients are clipped in place to the norm `gradient_norm_clipping`. Every `sync_interval`-th push also pulls
+    Gradients are clipped in place to the norm `gradient_norm_clipping`; with synchronous updates, the parameter server
+    clips their mean instead. Every `sync_interval`-th push also pulls
     parameters and returns them. `env_steps`: environment steps that the next push counts.
     """
 
     def __init__(self, config: ConfigBase, context: AgentContext | LearnerContext) -> None:
         self._parameters, self._metrics = context.parameters, context.metrics
-        self._max_norm, self._interval = config.gradient_norm_clipping, config.sync_interval
+        self._max_norm = config.gradient_norm_clipping if config.update_patience is None else None
+        self._interval = config.sync_interval
         self._pushes = 0  # since the last pull
         self._pulled_at = 0.0
         self._pending_reply: Callable[[], Pushed] | None = None  # of the last `push_later`

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from relaax.algorithm_base.acting.masks import mask_refusal, without_mask
 from relaax.algorithm_base.config import ConfigBase, space_size
@@ -443,6 +443,37 @@ class ActorCriticConfig(AgentConfig):
         True, description="In exploit mode, take the most probable action; false: sample the policy."
     )
     lstm: Fixed[bool] = Field(False, description="Add an LSTM layer of network.lstm_size cells.")
+    sync: Free[Literal["none", "all"]] = Field(
+        "none",
+        description="all: each update is the mean of the gradients of all workers, weighted by their environments. "
+        "none: each gradient is an update.",
+    )
+    sync_patience: Free[float] = Field(
+        30.0,
+        gt=0,
+        description="Seconds that an update of `sync` all waits for other workers after its first gradient.",
+    )
+
+    @property
+    def update_patience(self) -> float | None:
+        return self.sync_patience if self.sync == "all" else None
+
+    @model_validator(mode="after")
+    def _check_sync(self) -> ActorCriticConfig:
+        if self.sync == "none":
+            return self
+        refused = None
+        if self.combine != "fifo":
+            refused = f"all gradients are of the current version, and combine {self.combine} corrects older ones; set "
+            refused += "combine to fifo"
+        elif self.optimizer.startswith("worker_"):
+            refused = f"with optimizer {self.optimizer} workers send updates, whose mean is not the update of the mean "
+            refused += f"gradient; set optimizer to {self.optimizer.removeprefix('worker_')}"
+        elif self.sync_interval > 1:
+            refused = "a worker needs the parameters of each update; set sync_interval to 1"
+        if refused:
+            raise ValueError(f"sync all: {refused}, or set sync to none")
+        return self
 
 
 def actor_critic_network(config: AgentConfig, observation_space: Space, policy: Distribution) -> NetworkSpec:

@@ -31,8 +31,9 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.metrics import MetricsCollector, Reports
 from relaax.parameters.precision import PRECISIONS
-from relaax.parameters.received import IncarnationEnded, ReceivedState, ReceivedTarget
+from relaax.parameters.received import Answer, IncarnationEnded, ReceivedState, ReceivedTarget
 from relaax.parameters.shard_client import ShardClient
+from relaax.parameters.synchronous import UpdateWaits
 from relaax.parameters.wire import Carrier, statistics_to_messages
 from relaax.transport.channel import Target
 from relaax.transport.local_socket import FailureKind, NoSharedMemory
@@ -86,6 +87,7 @@ class ParameterClient(ParameterClientBase):
         self._incarnation = 0
         self._parameters = 0
         self._received = ReceivedState(self._links)
+        self._waits = UpdateWaits(self._links, self._call)
         self._target = ReceivedTarget(self._links, self._call)
         self._global_step = 0
         self._pending_push: Callable[[], Pushed] | None = None
@@ -328,12 +330,13 @@ class ParameterClient(ParameterClientBase):
         self,
         carriers: Sequence[PushAnswer],
         rolled_back: bool,
-        join: Callable[[Sequence[PushAnswer], FlatVector | None], Pulled] | None,
+        join: Callable[[Sequence[Answer], FlatVector | None], Pulled] | None,
     ) -> Pushed:
         """Return the outcome of a push. `join`: reads the parameters from the answers, if they are wanted."""
         responses = [carrier.message for carrier in carriers]
         first = responses[0]
         self._note_global_step(first.global_step, first.finished)
+        answers: Sequence[Answer] = carriers
         discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
         staleness = max(response.staleness for response in responses)
         if rolled_back:
@@ -342,12 +345,18 @@ class ParameterClient(ParameterClientBase):
             self._target.note_generation(carriers)
             return Pushed(discarded, first.global_step, first.version, staleness, None)
         try:
-            pulled = join(carriers, self._target.refreshed(carriers, self._identity()))
+            if first.HasField("pending"):
+                answers, waited = self._waits.await_updates(carriers, self._identity())
+                if waited is not None:
+                    self.metrics.scalar("sync/wait_fraction", waited)
+            pulled = join(answers, self._target.refreshed(answers, self._identity()))
         except IncarnationEnded:  # the push was counted, and then rolled back with everything else
             self._register_again()
             pulled = self.pull()
             return Pushed("incarnation", pulled.global_step, pulled.version, staleness, pulled)
-        return Pushed(discarded, first.global_step, first.version, staleness, pulled)
+        newest = answers[0].message
+        self._note_global_step(newest.global_step, newest.finished)
+        return Pushed(discarded, newest.global_step, newest.version, staleness, pulled)
 
     def _calls_of_push(self, common: pb.PushRequest, gradient: FlatVector | None) -> list[Call]:
         """Return the calls of a push, one for each shard."""

@@ -255,13 +255,14 @@ class ShardClient:
             part = self._narrowed(part, request.precision)
         return Call(self._method(memory, self._stub.Push), Carrier(request, part), self.target)
 
-    def pull(self, identity: pb.PullRequest, have_version: int | None) -> Call:
+    def pull(self, identity: pb.PullRequest, have_version: int | None, newer_than: int | None = None) -> Call:
         """Return the call that requests the shard's range of a vector, unless the worker has `have_version` of it.
 
         `identity`: the worker, its incarnation, the newest generation of the target network, and the vector's name.
+        `newer_than`: the shard waits for a newer version before it answers, but at most a second.
         """
         memory = self.transport.current()
-        request = pb.PullRequest(have_version=have_version, precision=self._precision(memory))
+        request = pb.PullRequest(have_version=have_version, precision=self._precision(memory), newer_than=newer_than)
         request.MergeFrom(identity)
         return Call(self._method(memory, self._stub.Pull), request, self.target)
 

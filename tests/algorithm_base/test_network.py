@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Space
-from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
+from relaax.algorithm_base.network import ActorCriticConfig, NetworkConfig, network_for, network_refusal
+from relaax.configuration import ConfigurationError, validate_section
 
 HEADS = {"value": 1, "advantage": 4}
 GROUPS = (("value",), ("advantage",))
@@ -52,3 +53,37 @@ def test_streams_count_towards_the_parameter_limit(monkeypatch: pytest.MonkeyPat
     assert refused == (
         f"the network would have {size + 663_808} parameters, outputs included; at most {size} are supported"
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"combine": "delay_compensated"},
+            "sync all: all gradients are of the current version, and combine delay_compensated corrects older ones; "
+            "set combine to fifo, or set sync to none",
+        ),
+        (
+            {"optimizer": "worker_momentum"},
+            "sync all: with optimizer worker_momentum workers send updates, whose mean is not the update of the mean "
+            "gradient; set optimizer to momentum, or set sync to none",
+        ),
+        (
+            {"sync_interval": 3},
+            "sync all: a worker needs the parameters of each update; set sync_interval to 1, or set sync to none",
+        ),
+    ],
+)
+def test_impossible_synchronous_updates_are_refused(keys: dict[str, Any], sentence: str) -> None:
+    validate_section(ActorCriticConfig, {"path": "x"} | keys, "algorithm")
+    with pytest.raises(ConfigurationError) as refused:
+        validate_section(ActorCriticConfig, {"path": "x", "sync": "all"} | keys, "algorithm")
+    assert str(refused.value) == f"algorithm: {sentence}"
+
+
+def test_patience_applies_to_synchronous_updates_only() -> None:
+    for keys, patience in (({}, None), ({"sync": "all"}, 30.0), ({"sync": "all", "sync_patience": 2}, 2.0)):
+        config = validate_section(ActorCriticConfig, {"path": "x"} | keys, "algorithm")
+        assert config.update_patience == patience
+    with pytest.raises(ConfigurationError, match="sync_patience: 0"):
+        validate_section(ActorCriticConfig, {"path": "x", "sync_patience": 0}, "algorithm")

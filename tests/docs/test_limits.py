@@ -37,7 +37,7 @@ from relaax.server.parameter_server.coordination import leader as barrier
 from relaax.server.parameter_server.coordination import members as introduction
 from relaax.server.parameter_server.service import core
 from relaax.server.parameter_server.service import service as requests
-from relaax.server.ports import connections, guard, request_reader
+from relaax.server.ports import connections, guard, request_reader, wait_slots
 from relaax.server.replay_server import served_table, table_checkpoints
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server.clients import accounts as client_accounts
@@ -121,7 +121,8 @@ CONSTANTS: dict[str, float] = {
     "MAX_MESSAGE": wire.MAX_MESSAGE,
     "MAX_WRITERS": served_table.MAX_WRITERS,
     "SILENT_SECONDS": served_table.SILENT_SECONDS,
-    "MAX_WAITING_CALLS": served_table.MAX_WAITING_CALLS,
+    "MAX_WAITING_CALLS": wait_slots.MAX_WAITING_CALLS,
+    "MAX_WAITING_WORKERS": requests.MAX_WAITING_WORKERS,
     "LONGEST_WAIT": remote_writer.LONGEST_WAIT,
     "GRACE_SECONDS": remote_writer.GRACE_SECONDS,
     "MAX_PREFETCHED": sampling.MAX_PREFETCHED,

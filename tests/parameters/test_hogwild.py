@@ -19,6 +19,7 @@ import pytest
 
 from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.config import Schedule
+from relaax.algorithm_base.network import ActorCriticConfig
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
@@ -437,6 +438,10 @@ def test_applied_pushes_without_shared_memory_are_refused() -> None:
             "algorithm.combine: delay_compensated requires ordered gradients: set it to fifo",
         ),
         (
+            {"sync": "all"},
+            "algorithm.sync: all requires the mean of all gradients: set it to none",
+        ),
+        (
             {"max_staleness": 0},
             "algorithm.max_staleness: 0 discards stale gradients: remove the key",
         ),
@@ -447,7 +452,7 @@ def test_applied_pushes_without_shared_memory_are_refused() -> None:
     ],
 )
 def test_unsupported_configurations_are_refused(keys: dict[str, object], says: str) -> None:
-    config = ConfigBase(**{"path": "x", "max_global_step": 1, **keys})  # type: ignore[arg-type]
+    config = ActorCriticConfig(**{"path": "x", "max_global_step": 1, **keys})  # type: ignore[arg-type]
     check_bridge(RlxServerSection(), config)
     check_bridge(RlxServerSection(bridge="hogwild"), ConfigBase(path="x", max_global_step=1))  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match=f"bridge: hogwild has no locks; {says}, or set bridge to auto"):

@@ -42,6 +42,7 @@ class GymnasiumEnvironments:
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
         self._environments = gymnasium.make_vec(name, environments, vectorization_mode="sync", vector_kwargs=same_step)
         self._seed = seed
+        self.environments = environments
         box, choices = self._environments.single_observation_space, self._environments.single_action_space
         self.observation_space, self.action_space = Box(box.low, box.high, box.shape), Discrete(int(choices.n))
 

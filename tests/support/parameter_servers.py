@@ -27,6 +27,7 @@ from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.command.server import Server, Timing
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelSpec
+from relaax.server.parameter_server.shard.synchronous import Synchronization
 
 SIZE = 8
 
@@ -73,6 +74,7 @@ class Models:
     statistics: Mapping[str, int] = field(default_factory=dict)
     target: TargetInterval | None = None
     rate_factors: Sequence[tuple[int, float]] = ()
+    synchronization: Synchronization | None = None
 
     def __call__(self, description: str) -> ModelSpec:
         size = json.loads(description)["observation_space"]["size"]
@@ -85,6 +87,7 @@ class Models:
             self.statistics,
             target=self.target,
             rate_factors=self.rate_factors,
+            synchronization=self.synchronization,
         )
 
 

@@ -60,6 +60,8 @@ def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
     refused = None
     if config.combine != "fifo":
         refused = f"algorithm.combine: {config.combine} requires ordered gradients: set it to fifo"
+    elif config.update_patience is not None:
+        refused = "algorithm.sync: all requires the mean of all gradients: set it to none"
     elif config.max_staleness is not None:
         refused = f"algorithm.max_staleness: {config.max_staleness} discards stale gradients: remove the key"
     elif config.optimizer not in _HOGWILD:

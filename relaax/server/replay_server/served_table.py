@@ -19,16 +19,10 @@ from relaax.replay.table.table import InsertResult, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import FrameStoreFull, OutOfStep, State
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_RESERVE, InsertLayout, SampleLayout, sampled_bytes
+from relaax.server.ports.wait_slots import WaitSlots
 from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 
-LONGEST_WAIT = 1.0
-"""Maximum seconds for which a call waits for the limiter."""
-MAX_WAITING_CALLS = 24
-"""Maximum number of inserts that wait at the same time. Samples have the same limit.
-
-Further calls return at once, so that threads stay free, and their callers retry.
-"""
 MAX_WRITERS = 4096
 """Maximum number of known writers of a table; beyond it the longest silent one is removed."""
 SILENT_SECONDS = 15.0
@@ -65,23 +59,6 @@ class InsertAnswer:
     duplicate: bool = False
     expected: int | None = None
     overrun: bool = False
-
-
-class WaitSlots:
-    """A limit on waiting calls, so that threads stay free for other calls."""
-
-    def __init__(self, count: int = MAX_WAITING_CALLS) -> None:
-        self._slots = threading.BoundedSemaphore(count)
-
-    @contextlib.contextmanager
-    def acquire(self, wait: float) -> Iterator[float]:
-        """Acquire a slot; yield the seconds for which the call may wait, 0 if no slot is free."""
-        acquired = wait > 0 and self._slots.acquire(blocking=False)
-        try:
-            yield min(wait, LONGEST_WAIT) if acquired else 0.0
-        finally:
-            if acquired:
-                self._slots.release()
 
 
 class ServedTable:

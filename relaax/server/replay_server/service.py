@@ -17,10 +17,10 @@ from relaax.configuration import ReplayServerSection
 from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import Sample
 from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declaration_difference
+from relaax.server.ports.wait_slots import WaitSlots
 from relaax.server.replay_server.served_table import (
     InsertAnswer,
     ServedTable,
-    WaitSlots,
     WriterInsert,
     value_errors_as_invalid_request,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relaax.server.replay_server import served_table, service, table_statistics
-from relaax.server.replay_server.served_table import InsertAnswer, ServedTable, WaitSlots, WriterInsert
+from relaax.server.replay_server.served_table import InsertAnswer, ServedTable, WriterInsert
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
 from support.processes import wait_until
@@ -86,14 +86,6 @@ def test_sample_waits_for_the_writers() -> None:
     assert held.has_min_size
     assert found[0] is not None and found[0].size == 2
     assert held.statistics.samples == 4
-
-
-def test_waiting_calls_are_limited() -> None:
-    slots = WaitSlots(count=1)
-    with slots.acquire(5.0) as first, slots.acquire(5.0) as second, slots.acquire(0.0) as third:
-        assert (first, second, third) == (served_table.LONGEST_WAIT, 0.0, 0.0)
-    with slots.acquire(0.5) as again:
-        assert again == 0.5
 
 
 def test_table_that_does_not_fit_is_rejected_with_both_numbers() -> None:

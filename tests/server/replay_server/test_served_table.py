@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relaax.server.ports.wait_slots import WaitSlots
 from relaax.server.replay_server import served_table
-from relaax.server.replay_server.served_table import ServedTable, WaitSlots, WriterInsert
+from relaax.server.replay_server.served_table import ServedTable, WriterInsert
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 from support.replay_servers import numbered, pictured
 
@@ -102,11 +103,3 @@ def test_mean_age_follows_samples(clock: Clock) -> None:
     assert table.statistics.mean_age == 0.0
     table.sample(1000, 0.0, slots)  # items with ages 2 and 1
     assert table.statistics.mean_age == pytest.approx(1.5, abs=0.2)
-
-
-def test_calls_beyond_the_wait_limit_do_not_wait() -> None:
-    slots = WaitSlots(count=1)
-    with slots.acquire(9.0) as first, slots.acquire(9.0) as second:
-        assert (first, second) == (served_table.LONGEST_WAIT, 0.0)
-    with slots.acquire(0.5) as again:
-        assert again == 0.5

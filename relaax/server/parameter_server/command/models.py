@@ -19,6 +19,7 @@ from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec, differs_from_worker
 from relaax.server.parameter_server.shard.shard import DelayCompensation
+from relaax.server.parameter_server.shard.synchronous import Synchronization
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ class AlgorithmModels:
         compensation = None
         if config.combine == "delay_compensated":
             compensation = DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
+        synchronization = None
+        if config.update_patience is not None:
+            synchronization = Synchronization(config.update_patience, config.gradient_norm_clipping)
         return ModelSpec(
             initial=initial,
             optimizer=optimizer,
@@ -105,4 +109,5 @@ class AlgorithmModels:
             compensation=compensation,
             target=target,
             rate_factors=rate_factors,
+            synchronization=synchronization,
         )

@@ -43,6 +43,7 @@ class StatusSample:
     status: TrainingStatus
     pushes: Mapping[str, int]
     repeated: Mapping[str, int]
+    left_out: int
     checkpoint_failures: int
     port: PortSample
 
@@ -95,6 +96,11 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
         lambda v: labelled(v.repeated),
         ("incarnation",),
     ),
+    Family(
+        "workers_left_out_total",
+        "workers that synchronous updates did not wait for any longer",
+        lambda v: v.left_out,
+    ),
     Family("workers_by_shared_memory", "workers connected by shared memory", lambda v: v.port.by_memory),
     *PORT_FAMILIES,
 )
@@ -120,7 +126,8 @@ def status_server(
 
     def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
-        return StatusSample(core.status(), meter.answered("Push"), core.repeated, failures, meter.sample())
+        pushes = meter.answered("Push")
+        return StatusSample(core.status(), pushes, core.repeated, core.left_out, failures, meter.sample())
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()
@@ -253,6 +260,7 @@ class Server:
 
     def _stop_calls(self) -> None:
         """Stop accepting calls and wait for those in flight."""
+        self._core.registry.on_absent = lambda worker_id: None  # workers disconnect because this server ends
         stopped = self._grpc.stop(self._timing.drain)
         self._local.stop(self._timing.drain)
         stopped.wait()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from relaax import __version__
@@ -42,6 +43,7 @@ from relaax.server.parameter_server.shard.persistence import (
 from relaax.server.parameter_server.shard.shard import Push, PushResult
 from relaax.server.parameter_server.shard.snapshot_segments import Segments
 from relaax.server.parameter_server.shard.state import Counters
+from relaax.server.parameter_server.shard.synchronous import SynchronousCounts
 from relaax.server.ports.shared_budget import SharedBudget
 
 _log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class ParameterServerCore:
         self.metrics = Aggregator()
         self.periodic_metrics = PeriodicMetrics(clock)
         self.registry = registry or Registry()
+        self.registry.on_absent = self._stop_waiting_for
         self.description = ""
         """Algorithm and configuration for status requests; set by the assembly."""
         self._model_factory, self._difference = model_factory, difference
@@ -96,6 +99,7 @@ class ParameterServerCore:
         self._clock = clock
         self._rates = Rates(clock)
         self._workers_written = 0
+        self._synchronous_written = SynchronousCounts()
         self._begun: float | None = None
         self.model: Model | None = None
         """The model; None before the first worker if no checkpoint was restored."""
@@ -212,6 +216,19 @@ class ParameterServerCore:
                 self._on_finished()
         return applied
 
+    def await_version(self, worker_id: str, newer_than: int, seconds: float) -> None:
+        """Wait up to `seconds` until a synchronous update makes a version above `newer_than`.
+
+        The first caller that finds the update complete applies it: no other thread waits for late workers. Raises
+        TryAgain.
+        """
+        model = self.model
+        if model is None or self.finished or not model.shard.await_version(worker_id, newer_than, seconds):
+            return
+        with self.access.enter(update=True):
+            if model is self.model and not self.finished:
+                model.shard.complete_update()
+
     def repeat_of_earlier(self, worker_id: str, push_id: int) -> PushResult | None:
         """Return the result of a push of an earlier incarnation if the checkpoint contains it, else None."""
         return self._repeat("earlier", worker_id, push_id)
@@ -255,10 +272,27 @@ class ParameterServerCore:
             scalars["discarded/samples"] = float(model.shard.dropped_samples)
             scalars["outliers/returns"] = float(self.metrics.discarded_returns)
             scalars["outliers/clients"] = float(model.shard.outlying_clients)
+            scalars.update(self._synchronous_scalars(model))
             if (age := model.shard.target_age) is not None:
                 scalars[f"target/age_{age[0]}"] = float(age[1])
             self._workers_written = workers
         return counters.env_steps, scalars
+
+    def _synchronous_scalars(self, model: Model) -> dict[str, float]:
+        """Return the mean number of contributions to the updates since the last call, and the workers left out."""
+        if (counts := model.shard.synchronous_counts) is None:
+            return {}
+        before, self._synchronous_written = self._synchronous_written, replace(counts)
+        scalars = {"sync/left_out": float(counts.left_out)}
+        if (updates := counts.updates - before.updates) > 0:
+            scalars["sync/contributions"] = (counts.contributions - before.contributions) / updates
+        return scalars
+
+    @property
+    def left_out(self) -> int:
+        """Number of workers that synchronous updates of this process did not wait for any longer."""
+        counts = self.model.shard.synchronous_counts if self.model else None
+        return counts.left_out if counts else 0
 
     def status(self) -> TrainingStatus:
         """Return the status of training."""
@@ -372,6 +406,10 @@ class ParameterServerCore:
     def _count_repeated(self, incarnation: Literal["same", "earlier"]) -> None:
         with self._lock:
             self._repeated[incarnation] += 1
+
+    def _stop_waiting_for(self, worker_id: str) -> None:
+        if (model := self.model) is not None:
+            model.shard.stop_waiting_for(worker_id)
 
     def _refuse_difference(self, theirs: str, ours: str) -> None:
         try:

@@ -81,6 +81,8 @@ class Registry:
         self._lock = threading.Lock()  # guards workers and ranks; every push acquires it
         self._actors = ActorTable(capacity, remove_after, clock)
         self._session_workers: dict[str, set[str]] = {}  # worker ids by session
+        self.on_absent: Callable[[str], None] = lambda worker_id: None
+        """Called with the id of each worker that is removed or marked lost, without a lock."""
         self._actors_lock = threading.Lock()  # guards indices and session workers; never acquired while `_lock` is held
 
     def register(
@@ -114,9 +116,12 @@ class Registry:
         with self._lock:
             worker = self._workers.setdefault(worker_id, newcomer)  # two registrations may run at the same time
             self._touch(worker)
-            for other in before & self._workers.keys():
+            lost = before & self._workers.keys()
+            for other in lost:
                 self._mark_lost(self._workers[other])
-            return worker
+        for other in lost:
+            self.on_absent(other)
+        return worker
 
     def record_call(self, worker_id: str, deregisters: bool = False) -> RegisteredWorker | None:
         """Record a call of a worker, or its deregistration. Return the worker; None if it is unknown."""
@@ -143,6 +148,7 @@ class Registry:
         with self._lock:
             if worker := self._workers.get(worker_id):
                 self._mark_lost(worker)
+        self.on_absent(worker_id)
 
     def accept_report(self, worker: RegisteredWorker, report_id: int) -> bool:
         """Return whether a report is new and must be counted."""
@@ -214,6 +220,7 @@ class Registry:
 
         A session that has only registered does not keep indices; otherwise many such sessions would occupy all indices.
         """
+        self.on_absent(worker.worker_id)
         with self._actors_lock:
             workers = self._session_workers.get(worker.session, set())
             workers.discard(worker.worker_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from dataclasses import replace
@@ -25,6 +26,7 @@ from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, 
 from relaax.server.parameter_server.shard.target import TARGET
 from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.shared_budget import no_memory_left
+from relaax.server.ports.wait_slots import LONGEST_WAIT, WaitSlots
 from relaax.server.service_errors import (
     InvalidRequest,
     MemoryExhausted,
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_ENV_STEPS = 10**9
+MAX_WAITING_WORKERS = 40
+"""Maximum number of workers that wait for a synchronous update over gRPC, half of the threads."""
 _MAX_ENTRIES = 65_536
 _MAX_GENERATION = 1 << 52
 _MARGIN = 1.001  # a rounded sum may slightly exceed count times bound
@@ -65,6 +69,7 @@ def to_push(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
         statistics=statistics_from_messages(request.statistics),
         target_generation=request.target_generation,
         client=worker.client,
+        environments=len(worker.actors),
     )
 
 
@@ -146,6 +151,7 @@ class ParameterService:
         self._offers = offers
         self._narrowed = Narrower("parameters")
         self._warn = RateLimitedLog(_log)
+        self._slots = WaitSlots(MAX_WAITING_WORKERS)
 
     def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         check_registration(request)
@@ -204,6 +210,18 @@ class ParameterService:
                 if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
                     self._log_not_finite(worker, push.gradient)
             return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
+
+    def await_update(self, request: pb.PullRequest, *, own_thread: bool) -> None:
+        """Wait before `pull` if the request asks for a newer version. The wait is bounded.
+
+        `own_thread`: whether the calling thread serves only this worker. Otherwise waiting calls are limited.
+        """
+        if not request.HasField("newer_than"):
+            if (model := self._core.model) is not None:
+                model.shard.resume(request.worker_id)
+        elif self._worker(request.worker_id, request.incarnation) is not None:
+            with contextlib.nullcontext(LONGEST_WAIT) if own_thread else self._slots.acquire(LONGEST_WAIT) as seconds:
+                self._core.await_version(request.worker_id, request.newer_than, seconds)
 
     def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
         check_vector_request(request)
@@ -363,6 +381,8 @@ class ParameterService:
             actor_count=count,
             actor_rank=rank,
         )
+        if applied.pending is not None:
+            response.pending = applied.pending
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)
         if parameters is None:

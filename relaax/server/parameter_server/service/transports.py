@@ -48,6 +48,7 @@ class GrpcService:
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
         with errors_as_status(context):
+            self._service.await_update(request, own_thread=False)
             answer = self._service.pull(request)
         if not answer.message.incarnation_ended:
             self._on_pulled(context.peer(), request.worker_id)
@@ -155,7 +156,9 @@ class ParameterSession(LocalSession):
         if frame.kind == PUSH:
             push = pb.PushRequest.FromString(frame.message)
             return self._service.push(Carrier(push, self._gradient[: frame.vector]))
-        return self._service.pull(pb.PullRequest.FromString(frame.message))
+        pull = pb.PullRequest.FromString(frame.message)
+        self._service.await_update(pull, own_thread=True)
+        return self._service.pull(pull)
 
     def _send(self, carrier: Carrier[Any]) -> None:
         second = self._second_segment(carrier)

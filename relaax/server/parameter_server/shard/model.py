@@ -21,6 +21,7 @@ from relaax.optim.learning_rates import RateFactors, cut_rate_factors
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
+from relaax.server.parameter_server.shard.synchronous import Synchronization
 from relaax.server.service_errors import TryAgain
 from relaax.transport.grpc_options import MAX_PARAMETERS
 from relaax.transport.process_resources import keep_freed_memory
@@ -61,6 +62,7 @@ class ModelSpec:
 
     initial: the flat vector, float32 [P]. statistics: lengths by name. target: the interval between two renewals of the
     target network; None without one. rate_factors: factors of the learning rate by range.
+    synchronization: None if each gradient is an update of its own.
     """
 
     initial: npt.NDArray[np.float32]
@@ -72,6 +74,7 @@ class ModelSpec:
     compensation: DelayCompensation | None = None
     target: TargetInterval | None = None
     rate_factors: RateFactors = ()
+    synchronization: Synchronization | None = None
 
 
 ModelFactory = Callable[[str], ModelSpec]
@@ -129,6 +132,7 @@ def make_model(
         compensation=spec.compensation,
         target=spec.target,
         rate_factors=cut_rate_factors(spec.rate_factors, start, end),
+        synchronization=spec.synchronization,
         on_device=computes_on_gpu(),
         empty=empty,
     )

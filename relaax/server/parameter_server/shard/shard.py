@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +33,7 @@ from relaax.server.parameter_server.shard.state import (
     TargetCopy,
     mark,
 )
+from relaax.server.parameter_server.shard.synchronous import Synchronization, SynchronousCounts, SynchronousUpdates
 from relaax.server.parameter_server.shard.target import TargetNetwork
 
 _log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Push:
     withheld: the worker does not send its gradient, because its loss is an outlier.
     applied: the worker has applied its gradient itself, in memory that the shard shares with it.
     target_generation: the newest generation of the target network that the worker has received.
+    environments: the worker's number, the weight of its gradient in a synchronous update.
     """
 
     worker: str
@@ -119,14 +121,16 @@ class Push:
     want_parameters: bool = True
     target_generation: int = 0
     client: str = ""
+    environments: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
     """The result of a push. `parameters` and `statistics` are immutable.
 
-    parameters: those of `counters.version`; None if they were not requested.
+    parameters: those of `counters.version`; None if they were not requested, or if the update is pending.
     target: the current target network; None without one.
+    pending: whether the push belongs to a synchronous update that waits for other workers; None without such updates.
     """
 
     outcome: Outcome
@@ -135,6 +139,7 @@ class PushResult:
     parameters: FlatVector | None
     statistics: Statistics
     target: TargetCopy | None = None
+    pending: bool | None = None
 
     @property
     def target_generation(self) -> int | None:
@@ -174,6 +179,7 @@ class Shard:
         compensation: DelayCompensation | None = None,
         target: TargetInterval | None = None,
         rate_factors: RateFactors = (),
+        synchronization: Synchronization | None = None,
         on_device: bool = False,
         empty: Allocator = own_memory,
     ) -> None:
@@ -197,7 +203,9 @@ class Shard:
         self._statistics = MergedStatistics(statistics)
         self._shared = False
         self._prepared: SnapshotMemory | None = None
+        self._synchronous = None if synchronization is None else SynchronousUpdates(synchronization)
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # for workers that wait for a synchronous update
 
     @property
     def counters(self) -> Counters:
@@ -208,6 +216,11 @@ class Shard:
     def dropped_samples(self) -> int:
         """Number of samples of statistics that this process could not merge."""
         return self._statistics.dropped_samples
+
+    @property
+    def synchronous_counts(self) -> SynchronousCounts | None:
+        """Sums over the synchronous updates of this process; None without such updates."""
+        return None if self._synchronous is None else self._synchronous.counts
 
     @property
     def outlying_clients(self) -> int:
@@ -228,7 +241,7 @@ class Shard:
             repeated = outcome is not None
             if outcome is None:
                 outcome = self._count(push, finite)
-            return self._applied(outcome, repeated, push.want_parameters)
+            return self._applied(push.worker, outcome, repeated, push.want_parameters)
 
     def repeated_result(self, worker: str, push_id: int) -> PushResult | None:
         """Return the result of the worker's last push if it is this one; otherwise return None."""
@@ -237,7 +250,7 @@ class Shard:
                 return None
             outcome = self._ledger.recorded_outcome(worker, push_id)
             assert outcome is not None
-            return self._applied(outcome, repeated=True, want_parameters=True)
+            return self._applied(worker, outcome, repeated=True, want_parameters=True)
 
     @property
     def target_interval(self) -> TargetInterval | None:
@@ -266,6 +279,50 @@ class Shard:
         with self._lock:
             return self._counters, self._parameters.snapshot(), self._statistics.merged
 
+    def await_version(self, worker: str, newer_than: int, seconds: float) -> bool:
+        """Wait up to `seconds` until the version is above `newer_than`. Return at once without synchronous updates.
+
+        Return whether the caller must call `complete_update`, because the pending update waits for no other worker. A
+        worker that has not contributed to it is suspended until its next push or `resume`.
+        """
+        updates = self._synchronous
+        if updates is None:
+            return False
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            if self._counters.version <= newer_than:
+                updates.suspend(worker)
+            while self._counters.version <= newer_than:
+                if updates.is_complete:
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0.0:
+                    break
+                self._changed.wait(min(left, updates.seconds_left))
+            return False
+
+    def complete_update(self) -> None:
+        """Apply the pending synchronous update, unless it waits for a worker."""
+        with self._lock:
+            if self._synchronous is not None and self._synchronous.is_complete:
+                self._apply_mean(self._synchronous)
+                self._counters = replace(self._counters, version=self._counters.version + 1)
+                if self._target is not None:
+                    self._target.update(self._counters, self._parameters)
+
+    def resume(self, worker: str) -> None:
+        """Let synchronous updates wait again for a worker that `await_version` suspended."""
+        if self._synchronous is not None:
+            with self._lock:
+                self._synchronous.resume(worker)
+
+    def stop_waiting_for(self, worker: str) -> None:
+        """Complete synchronous updates without this worker until its next push."""
+        with self._lock:
+            if self._synchronous is not None:
+                self._synchronous.remove(worker)
+                self._changed.notify_all()
+
     def share(self, empty: Allocator) -> SharedState:
         """Let workers change parameters and slots themselves from now on, in memory that `empty` allocates (hogwild).
 
@@ -281,6 +338,8 @@ class Shard:
                 raise CannotShare("its parts have different learning rates (learning_rates of its algorithm)")
             if self._compensator is not None:
                 raise CannotShare("it corrects gradients (algorithm.combine)")
+            if self._synchronous is not None:
+                raise CannotShare("its updates are synchronous (algorithm.sync)")
             if self._max_staleness is not None:
                 raise CannotShare("it discards stale gradients (algorithm.max_staleness)")
             vectors = (self._parameters, *self._optimizer.vectors.values())
@@ -365,6 +424,8 @@ class Shard:
             self._counters = snapshot.counters
             self._ledger.restore(snapshot.ledger)
             self._statistics.restore(snapshot.statistics)
+            if self._synchronous is not None:
+                self._synchronous.reset()
 
     def _copies(self) -> SnapshotMemory:
         with self._lock:
@@ -376,9 +437,10 @@ class Shard:
         """Return parameters and slots without a copy. The caller must drop them before the next push."""
         return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots()}
 
-    def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> PushResult:
-        parameters = self._parameters.snapshot() if want_parameters else None
-        return PushResult(outcome, repeated, self._counters, parameters, self._statistics.merged, self.target)
+    def _applied(self, worker: str, outcome: Outcome, repeated: bool, want_parameters: bool) -> PushResult:
+        pending = None if self._synchronous is None else self._synchronous.has_contribution_of(worker)
+        parameters = self._parameters.snapshot() if want_parameters and not pending else None
+        return PushResult(outcome, repeated, self._counters, parameters, self._statistics.merged, self.target, pending)
 
     def _check(self, push: Push) -> bool:
         """Return whether the gradient is finite. Called outside the lock, because it reads the whole vector.
@@ -419,7 +481,7 @@ class Shard:
             discard = Discard.NOT_FINITE
         elif self._is_stale(push.base_version, staleness):
             discard = Discard.STALE
-        else:
+        elif self._synchronous is None:
             gradient = push.gradient
             if self._compensator is not None:
                 gradient = self._compensator.corrected(gradient, push.base_version)
@@ -430,6 +492,8 @@ class Shard:
                 self._optimizer.apply(self._parameters, gradient, self._schedule(push.global_step))
                 if self._compensator is not None:
                     self._compensator.add_version(version, self._parameters)
+        if self._synchronous is not None:
+            version += self._contribute(self._synchronous, push, discard)
         self._counters = Counters(
             version=version,
             env_steps=before.env_steps + push.env_steps,
@@ -445,7 +509,29 @@ class Shard:
         self._ledger.record(push.worker, push.push_id, outcome)
         return outcome
 
+    def _contribute(self, updates: SynchronousUpdates, push: Push, discard: Discard) -> bool:
+        """Add a push to the pending synchronous update. Return whether this completed and applied the update.
+
+        A push of an older version adds nothing, but from then on updates wait for its worker.
+        """
+        if push.base_version == self._counters.version:
+            gradient = push.gradient if discard is Discard.NONE else None
+            updates.add(push.worker, push.environments, gradient, push.global_step)
+        else:
+            updates.join(push.worker, push.environments)
+        if complete := updates.is_complete:
+            self._apply_mean(updates)
+        return complete
+
+    def _apply_mean(self, updates: SynchronousUpdates) -> None:
+        mean, global_step = updates.finish()
+        if mean is not None:
+            self._optimizer.apply(self._parameters, mean, self._schedule(global_step))
+        self._changed.notify_all()
+
     def _is_stale(self, base_version: int, staleness: int) -> bool:
+        if self._synchronous is not None:
+            return staleness > 0
         if self._max_staleness is not None and staleness > self._max_staleness:
             return True
         return self._compensator is not None and not self._compensator.can_correct(base_version)
