@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The speed of RELAAX, compared with the environments alone, with its peers, and with fixed bars.
 
-Each round measures RELAAX, the environments alone, Stable-Baselines3's A2C and RLlib's IMPALA, one after the other. The
+Each round measures RELAAX, the environments alone, Stable-Baselines3's A2C and PPO and RLlib's IMPALA, in turn. The
 peers are installed at their first use (see peers/venvs.py). A ratio is taken within a round; the result is the median
 of the rounds. Writes speed.csv, speed.json (machine, versions, command) and the tables of speed.md. A round that is in
 the CSV is not measured again, so an interrupted study can be resumed. The machine should be otherwise idle. With the
@@ -87,6 +87,7 @@ BARS = (
     Bar("boxing-2x8", "over A2C with its own environments", ratio("training", "a2c_as_is"), 3.0),
     Bar("boxing-8x1", "Boxing, 8 x 1: training over the environments alone", ratio("training", "emulator_only"), 0.35),
     Bar("cartpole-2x8", "CartPole, 2 x 8: training over Stable-Baselines3's A2C, 16", ratio("training", "a2c"), 1.0),
+    Bar("cartpole-ppo-2x8", "CartPole, 2 x 8: ppo over Stable-Baselines3's PPO, 16", ratio("training", "ppo"), 2.0),
     Bar("cartpole-475", "CartPole to 475: seconds over A2C's, 8", medians("training_s", "a2c_s"), 1.0, least=False),
     Bar("cartpole-475", "least that reached 475 (1: all seeds)", least("training_reached"), 1, form=".0f"),
     Bar("connections-64", "CartPole, 64 x 1: steps/s together", median("training"), 4000, form=",.0f"),

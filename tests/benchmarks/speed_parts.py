@@ -14,7 +14,7 @@ from relaax.cli.bench.programs import EmulatorForm
 from relaax.cli.bench.results import percentile
 from relaax.cli.run.plan import Plan
 
-BOXING, CARTPOLE = "da3c_ale_boxing", "da3c_gym_cartpole"
+BOXING, CARTPOLE, PPO_CARTPOLE = "da3c_ale_boxing", "da3c_gym_cartpole", "ppo_gym_cartpole"
 ID = "CartPole-v1"
 TARGET = 475.0
 FIRST_SEED = 10
@@ -88,6 +88,20 @@ def cartpole_2x8(study: Study, round_: int) -> Figures:
     }
 
 
+def cartpole_ppo_2x8(study: Study, round_: int) -> Figures:
+    """Measure ppo, and the peer with the same rollouts, minibatches, epochs and networks."""
+    plan = study.plan(PPO_CARTPOLE, 2, 8)
+    keys = plan.configuration.algorithm
+    steps, epochs = keys["episode_len"], keys["epochs"]
+    minibatch = steps * plan.run.envs_per_client // keys["minibatches"]
+    rollout = {"--environments": 16, "--steps": steps, "--minibatch": minibatch, "--epochs": epochs}
+    arguments = [ID, *(str(part) for pair in rollout.items() for part in pair)]
+    return {
+        "training": training(plan, study.seconds).steps_per_second,
+        "ppo": study.peer("ppo-cartpole", "sb3", "sb3_ppo.py", arguments, THREADS),
+    }
+
+
 def cartpole_475(study: Study, round_: int) -> Figures:
     """Measure one seed. RELAAX's time is from the first connection until the run reports the target."""
     seed = FIRST_SEED + round_ - 1
@@ -153,6 +167,7 @@ PARTS: dict[str, Callable[[Study, int], Figures]] = {
     "boxing-2x8": boxing_2x8,
     "boxing-8x1": boxing_8x1,
     "cartpole-2x8": cartpole_2x8,
+    "cartpole-ppo-2x8": cartpole_ppo_2x8,
     "cartpole-475": cartpole_475,
     "connections-64": connections_64,
     "latency": latency,

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from ale_py import ALEInterface, LoggerMode
-from sb3_parts import ATARI, ENDLESS, Games, Watch
+from sb3_parts import ATARI, ENDLESS, Games, Watch, speed
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
@@ -73,23 +73,6 @@ def agent(options: argparse.Namespace) -> A2C:
     )
 
 
-def speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the steps per second after a warm-up."""
-    marks: list[tuple[float, int]] = []
-
-    def done(watch: BaseCallback) -> bool:
-        now = time.monotonic()
-        if now - begun < options.warm_up:
-            return False
-        marks.append((now, watch.num_timesteps))
-        return now - marks[0][0] >= options.seconds
-
-    begun = time.monotonic()
-    agent(options).learn(ENDLESS, callback=Watch(done))
-    (first, before), (last, after) = marks[0], marks[-1]
-    return {"steps_per_second": (after - before) / (last - first), "steps": after - before, "seconds": last - first}
-
-
 def learned(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the time from the first step until the mean return of the last 100 episodes is `target`."""
     means: list[float] = []
@@ -127,7 +110,10 @@ def main() -> int:
     parser.add_argument("--max-steps", type=int, default=1_000_000, help="maximum steps (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    result = speed(options) if options.target is None else learned(options)
+    if options.target is None:
+        result = speed(lambda: agent(options), options.warm_up, options.seconds)
+    else:
+        result = learned(options)
     print(json.dumps(result))
     return 0
 

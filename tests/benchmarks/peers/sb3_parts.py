@@ -1,7 +1,8 @@
-"""Shared parts of the Stable-Baselines3 scripts: the Atari vector environment, and the end of training."""
+"""Shared parts of the Stable-Baselines3 scripts: the Atari vector environment, speed, and the end of training."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -66,3 +67,20 @@ class Watch(BaseCallback):
 
     def _on_step(self) -> bool:
         return not self._over
+
+
+def speed(make: Callable[[], Any], warm_up: float, seconds: float) -> dict[str, Any]:
+    """Measure the steps per second of a learner over `seconds`, after `warm_up` seconds. `make` creates it."""
+    marks: list[tuple[float, int]] = []
+
+    def done(watch: BaseCallback) -> bool:
+        now = time.monotonic()
+        if now - begun < warm_up:
+            return False
+        marks.append((now, watch.num_timesteps))
+        return now - marks[0][0] >= seconds
+
+    begun = time.monotonic()
+    make().learn(ENDLESS, callback=Watch(done))
+    (first, before), (last, after) = marks[0], marks[-1]
+    return {"steps_per_second": (after - before) / (last - first), "steps": after - before, "seconds": last - first}
