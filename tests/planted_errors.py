@@ -1652,8 +1652,8 @@ ERRORS = (
         [
             (
                 "algorithms/_replay/model.py",
-                "exponent, remover, masks, action)",
-                "exponent, mask_size=masks, action=action)",
+                "exponent, remover, masks, action, config",
+                'exponent, "fifo", masks, action, config',
             )
         ],
         "tests/algorithms/gorila/test_agent.py",

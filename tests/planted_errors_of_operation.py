@@ -14,6 +14,7 @@ LIMITER_PY = "relaax/replay/table/limiter.py"
 SERVED_TABLE_PY = "relaax/server/replay_server/served_table.py"
 TABLE_CHECKPOINTS_PY = "relaax/server/replay_server/table_checkpoints.py"
 CLIENT_PY = "relaax/parameters/client.py"
+TREES_PY = "relaax/replay/table/trees.py"
 FILTERS_PY = "relaax/hosting/gradient_filters.py"
 BACKOFF_PY = "relaax/client/connection/backoff.py"
 WORLDS_PY = "relaax/client/program/worlds.py"
@@ -47,6 +48,7 @@ AGENT = "tests/algorithms/gorila/test_agent.py"
 LEARNER = "tests/algorithms/gorila/test_learner.py"
 SOFT_TARGET = "tests/server/parameter_server/test_soft_target.py"
 RECEIVED_SOFT_TARGET = "tests/parameters/test_soft_target.py"
+INVERSE_PRIORITY = "tests/replay/test_inverse_priority.py"
 LEARNING_RATES = "tests/optim/test_learning_rates.py"
 SHARDED_LEARNING_RATES = "tests/parameters/test_learning_rates.py"
 
@@ -861,7 +863,41 @@ SYNCHRONOUS_ERRORS = (
     ),
 )
 
+EVICTION_ERRORS = (
+    planted(
+        "evicts-high-priorities",
+        "transitions of high priority are evicted more often",
+        [(TREES_PY, "priorities**self._exponent", "priorities**-self._exponent")],
+        INVERSE_PRIORITY,
+    ),
+    planted(
+        "evicts-among-the-first-items",
+        "items are drawn from a part of the tree only",
+        [(TREES_PY, "numbers[i] * nodes[1]", "numbers[i]")],
+        INVERSE_PRIORITY,
+    ),
+    planted(
+        "evictions-are-not-seeded",
+        "evicted items do not depend on the seed of the table",
+        [
+            (
+                "relaax/replay/table/table.py",
+                "inverse.pop(self._random.random(count))",
+                "inverse.pop(np.random.random(count))",
+            )
+        ],
+        INVERSE_PRIORITY,
+    ),
+    planted(
+        "removal-exponent-ignored",
+        "the exponent of removal is always the default",
+        [("algorithms/_replay/model.py", "action, config.removal_exponent", "action")],
+        AGENT,
+    ),
+)
+
 OPERATION_ERRORS = (
+    *EVICTION_ERRORS,
     *RATE_ERRORS,
     *SYNCHRONOUS_ERRORS,
     *SOFT_TARGET_ERRORS,

@@ -10,10 +10,20 @@ from relaax.algorithm_base import Fixed, Free, ReplayBase, Space, TableDeclarati
 from relaax.algorithm_base.acting.masks import mask_size, without_mask
 from relaax.algorithm_base.config import Probability
 from relaax.algorithm_base.network import AgentConfig, image_part
-from relaax.algorithm_base.transitions import DISCRETE_ACTION, INSERT_SIZE, ObservationLayout, transition_table
+from relaax.algorithm_base.transitions import (
+    DISCRETE_ACTION,
+    INSERT_SIZE,
+    ObservationLayout,
+    Remover,
+    transition_table,
+)
 from relaax.algorithm_base.transitions import Field as TableField
 
-_REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "lowest_priority": "lowest_priority"}
+_REMOVERS: dict[str, Remover] = {
+    "oldest": "fifo",
+    "lowest_priority": "lowest_priority",
+    "inverse_priority": "inverse_priority",
+}
 
 
 class ReplayConfig(AgentConfig):
@@ -27,9 +37,16 @@ class ReplayConfig(AgentConfig):
         description="Decrease the learning rate linearly to zero at max_global_step; the papers give no schedule.",
     )
     replay_capacity: Free[int] = Field(1_000_000, ge=1, description="Maximum transitions in all replay servers.")
-    removal: Free[Literal["oldest", "lowest_priority"]] = Field(
+    removal: Free[Literal["oldest", "lowest_priority", "inverse_priority"]] = Field(
         "oldest",
-        description="Which transition to evict from a full memory. lowest_priority needs `prioritized`.",
+        description="Which transition to evict from a full memory. inverse_priority: a random one, in proportion to "
+        "priority ** removal_exponent (Horgan et al. 2018, Ape-X DPG). All but oldest need `prioritized`.",
+    )
+    removal_exponent: Free[float] = Field(
+        -0.4,
+        ge=-1,
+        le=0,
+        description="Exponent of priorities for removal inverse_priority, alpha_evict of Horgan et al. 2018.",
     )
     learning_starts: Free[int] = Field(
         50_000,
@@ -76,9 +93,9 @@ class ReplayConfig(AgentConfig):
 
     @model_validator(mode="after")
     def _check_removal(self) -> ReplayConfig:
-        if self.removal == "lowest_priority" and not self.prioritized:
+        if self.removal != "oldest" and not self.prioritized:
             raise ValueError(
-                "removal is lowest_priority, which needs priorities, and prioritized is false; set prioritized to "
+                f"removal is {self.removal}, which needs priorities, and prioritized is false; set prioritized to "
                 "true, or removal to oldest"
             )
         return self
@@ -137,7 +154,7 @@ class BundledConfig(ReplayConfig):
 
 
 class Replay(ReplayBase):
-    """Transitions, sampled uniformly or by priority; the oldest or lowest-priority ones are evicted first."""
+    """Transitions, sampled uniformly or by priority, and evicted by age or priority."""
 
     def table(self) -> TableDeclaration:
         config: ReplayConfig = self.config
@@ -147,7 +164,7 @@ class Replay(ReplayBase):
         action = config.action_field(self.action_space)
         remover = _REMOVERS[config.removal]
         return TableDeclaration(
-            transition_table(layout, config.replay_capacity, exponent, remover, masks, action),
+            transition_table(layout, config.replay_capacity, exponent, remover, masks, action, config.removal_exponent),
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
             error_buffer=config.error_buffer,

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.spec import Field as Field
 from relaax.replay.spec import Frames, TableSpec, inserted_form
+from relaax.replay.spec import Remover as Remover
 from relaax.rlx import Space
 
 Inputs = npt.NDArray[Any]
@@ -231,11 +232,14 @@ def transition_table(
     layout: ObservationLayout,
     capacity: int,
     priority_exponent: float | None,
-    remover: Literal["fifo", "lowest_priority"] = "fifo",
+    remover: Remover = "fifo",
     mask_size: int = 0,
     action: Field = DISCRETE_ACTION,
+    remover_exponent: float = -0.4,
 ) -> TableSpec:
-    """Return a table of transitions. `priority_exponent`: None for uniform sampling. `remover`: see `TableSpec`.
+    """Return a table of transitions. `priority_exponent`: None for uniform sampling.
+
+    `remover`, `remover_exponent`: see `TableSpec`.
 
     A transition has an observation, the action, the discounted sum of the rewards of up to n steps, the next
     observation, and the discount of its value. With a `mask_size`, the number of elements of an action mask, it also
@@ -255,6 +259,7 @@ def transition_table(
         sampler="uniform" if priority_exponent is None else "prioritized",
         alpha=priority_exponent or 0.0,
         remover=remover,
+        remover_exponent=remover_exponent,
         frame=layout.frame,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ def leaf_count(capacity: int) -> int:
 
 Frames = npt.NDArray[np.uint8]
 """Single frames, uint8 [F, h, w, c]."""
+Remover = Literal["fifo", "lowest_priority", "inverse_priority"]
+"""The rule that chooses the item to evict from a full table (see `TableSpec`)."""
 MAX_CAPACITY = 2**31 - 2
 """Largest capacity of a table: slots are stored as int32."""
 
@@ -71,7 +73,10 @@ class TableSpec:
     sampler: "uniform", or "prioritized": in proportion to priority ** alpha (Schaul et al. 2016).
     alpha: from 0 to 1; ignored by a uniform sampler.
     remover: the item to evict if the table is full: "fifo" evicts the oldest item, "lowest_priority" the item with the
-        lowest priority. If several items have the lowest priority, the oldest of them is evicted.
+        lowest priority. If several items have the lowest priority, the oldest of them is evicted. "inverse_priority"
+        evicts an item with a probability proportional to priority ** remover_exponent (Horgan et al. 2018, appendix D,
+        for Ape-X DPG).
+    remover_exponent: from -1 to 0; ignored by the other removers. The default is that of Ape-X DPG.
     frame: [h, w, c] of a single frame; None if no field is a stack.
     frame_slots: the maximum number of single frames; None for one per item and a reserve. The reserve is for the last
         frames of episodes and for the frames that writers still refer to.
@@ -82,7 +87,8 @@ class TableSpec:
     capacity: int
     sampler: Literal["uniform", "prioritized"] = "uniform"
     alpha: float = 0.6
-    remover: Literal["fifo", "lowest_priority"] = "fifo"
+    remover: Remover = "fifo"
+    remover_exponent: float = -0.4
     frame: tuple[int, ...] | None = None
     frame_slots: int | None = None
 
@@ -97,8 +103,10 @@ class TableSpec:
             raise ValueError(f"sampler must be 'uniform' or 'prioritized', not {self.sampler!r}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be between 0 and 1, not {self.alpha}")
-        if self.remover not in ("fifo", "lowest_priority"):
-            raise ValueError(f"remover must be 'fifo' or 'lowest_priority', not {self.remover!r}")
+        if self.remover not in get_args(Remover):
+            raise ValueError(f"remover must be 'fifo', 'lowest_priority' or 'inverse_priority', not {self.remover!r}")
+        if not -1 <= self.remover_exponent <= 0:
+            raise ValueError(f"remover_exponent must be between -1 and 0, not {self.remover_exponent}")
         self._check_frames()
 
     def _check_frames(self) -> None:
@@ -145,7 +153,7 @@ class TableSpec:
         item = 8 + 4  # the key, and an entry in the list of free slots
         item += sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in self.plain.values())
         item += 4 * sum(field.frames for field in self.stacked.values())
-        trees = 2 if self.remover == "fifo" else 4
+        trees = {"fifo": 2, "inverse_priority": 3, "lowest_priority": 4}[self.remover]
         total = self.capacity * item + 2 * 4 * (self.capacity + 1) + trees * 16 * leaf_count(self.capacity)
         if self.frame is not None:
             pixels = math.prod(self.frame)
@@ -161,8 +169,9 @@ class TableSpec:
             f"{name}: {np.dtype(field.dtype).name} {list(field.shape)} {field.frames}"
             for name, field in sorted(self.fields.items())
         )
+        remover = f"{self.remover} {self.remover_exponent}" if self.remover == "inverse_priority" else self.remover
         return (
-            f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {self.remover}, "
+            f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {remover}, "
             f"{self.frame_capacity} frames of {self.frame}: {fields}"
         )
 

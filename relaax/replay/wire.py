@@ -36,7 +36,11 @@ _ALIGNMENT = 64
 _KINDS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
 _DTYPES = frozenset({"bool", *(f"{kind}{bits}" for kind, sizes in _KINDS.items() for bits in sizes)})
 _SAMPLERS: dict[str, pb.Sampler] = {"uniform": pb.SAMPLER_UNIFORM, "prioritized": pb.SAMPLER_PRIORITIZED}
-_REMOVERS: dict[str, pb.Remover] = {"fifo": pb.REMOVER_FIFO, "lowest_priority": pb.REMOVER_LOWEST_PRIORITY}
+_REMOVERS: dict[str, pb.Remover] = {
+    "fifo": pb.REMOVER_FIFO,
+    "lowest_priority": pb.REMOVER_LOWEST_PRIORITY,
+    "inverse_priority": pb.REMOVER_INVERSE_PRIORITY,
+}
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Form = tuple[tuple[int, ...], np.dtype[Any]]
@@ -250,6 +254,7 @@ def declaration_to_message(declaration: TableDeclaration) -> pb.TableDescription
         sampler=_SAMPLERS[spec.sampler],
         alpha=spec.alpha,
         remover=_REMOVERS[spec.remover],
+        remover_exponent=spec.remover_exponent,
         frame=spec.frame or (),
         frame_slots=spec.frame_slots,
         samples_per_insert=declaration.samples_per_insert,
@@ -289,6 +294,7 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
         sampler=_name_of(message.sampler, _SAMPLERS, "sampler"),
         alpha=message.alpha,
         remover=_name_of(message.remover, _REMOVERS, "remover"),
+        remover_exponent=message.remover_exponent,
         frame=tuple(message.frame) or None,
         frame_slots=given.pop("frame_slots"),
     )
@@ -315,7 +321,7 @@ def _compared_values(declaration: TableDeclaration, other: TableDeclaration) -> 
         field = spec.fields.get(name)
         kind = "missing" if field is None else f"{field.dtype} {[*field.shape]}"
         yield f"the field {name!r}", kind if field is None or not field.frames else f"{kind}, {field.frames} frames"
-    for name in ("capacity", "sampler", "alpha", "remover", "frame", "frame_slots"):
+    for name in ("capacity", "sampler", "alpha", "remover", "remover_exponent", "frame", "frame_slots"):
         yield name, getattr(spec, name)
     for name in ("samples_per_insert", "min_size", "error_buffer"):
         yield name, getattr(declaration, name)

@@ -54,7 +54,7 @@ def check(table: Table) -> dict[int, int]:
     return dict(zip(sample.keys.tolist(), numbers.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
+@pytest.mark.parametrize("remover", ["fifo", "lowest_priority", "inverse_priority"])
 @pytest.mark.parametrize("between", [0, 1, 3])
 def test_items_overwritten_during_a_copy_are_dropped(remover: str, between: int) -> None:
     table = Table(replace(SPEC, remover=remover), seed=1)

@@ -193,7 +193,7 @@ def test_malformed_frames_are_rejected() -> None:
         )
 
 
-@pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
+@pytest.mark.parametrize("remover", ["fifo", "lowest_priority", "inverse_priority"])
 def test_random_inserts_leak_no_frames(remover: str) -> None:
     """After random inserts of several writers, exactly the frames that items and writers need are stored."""
     table = Table(replace(SPEC, remover=remover, sampler="prioritized", frame_slots=60), seed=0)

@@ -17,6 +17,7 @@ from support.replay_servers import numbered, pictured
         numbered(samples_per_insert=8.0, min_size=100, error_buffer=64.0),
         pictured(frame_slots=100),
         TableDeclaration(TableSpec("t", {"a": Field("float32", (3, 4))}, 7, remover="lowest_priority")),
+        TableDeclaration(TableSpec("t", {"a": Field("int8")}, 7, remover="inverse_priority", remover_exponent=-0.25)),
     ],
 )
 def test_declaration_is_unchanged_by_encoding(declaration: TableDeclaration) -> None:
@@ -73,7 +74,10 @@ def _twice(message: pb.TableDescription) -> None:
         (lambda m: setattr(m, "capacity", 0), "table capacity must be between 1"),
         (lambda m: setattr(m, "capacity", 2**63), "table capacity must be between 1"),
         (lambda m: setattr(m, "sampler", 0), "sampler must be one of uniform, prioritized, not number 0"),
-        (lambda m: setattr(m, "remover", 77), "remover must be one of fifo, lowest_priority, not number 77"),
+        (
+            lambda m: setattr(m, "remover", 77),
+            "remover must be one of fifo, .*, inverse_priority, not number 77",
+        ),
         (lambda m: setattr(m, "alpha", float("nan")), "alpha must be between 0 and 1"),
         (lambda m: setattr(m, "min_size", 0), "at least 1, not 0"),
         (lambda m: setattr(m, "min_size", 1001), "is larger than its capacity 1000"),

@@ -24,7 +24,7 @@ def arrays(thing: Any) -> Iterator[np.ndarray]:
         yield from arrays(vars(thing))
 
 
-@pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
+@pytest.mark.parametrize("remover", ["fifo", "lowest_priority", "inverse_priority"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -53,7 +53,9 @@ def test_a_million_atari_transitions_need_seven_gigabytes() -> None:
         ({"sampler": "best"}, "'uniform' or 'prioritized', not 'best'"),
         ({"alpha": 1.5}, "alpha must be between 0 and 1, not 1.5"),
         ({"alpha": float("nan")}, "alpha"),
-        ({"remover": "lifo"}, "'fifo' or 'lowest_priority', not 'lifo'"),
+        ({"remover": "lifo"}, "'fifo', 'lowest_priority' or 'inverse_priority', not 'lifo'"),
+        ({"remover_exponent": 0.4}, "remover_exponent must be between -1 and 0, not 0.4"),
+        ({"remover_exponent": float("nan")}, "remover_exponent"),
         ({"frame": (84, 84, 1)}, "no field is a stack"),
         ({"frame_slots": 5}, "set `frame` to the shape of a single frame"),
         ({"fields": {"observation": STACK}}, "set `frame` to the shape of a single frame"),

@@ -55,7 +55,7 @@ def assert_equal(one: list[Sample], other: list[Sample]) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-@pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
+@pytest.mark.parametrize("remover", ["fifo", "lowest_priority", "inverse_priority"])
 @pytest.mark.parametrize("rounds", [1, 3, 25])
 def test_restored_table_draws_the_same_samples(sampler: str, remover: str, rounds: int) -> None:
     spec = replace(SPEC, sampler=sampler, remover=remover)
@@ -96,6 +96,7 @@ def test_state_is_a_copy_that_a_checkpoint_can_store() -> None:
 def test_state_of_another_table_is_rejected() -> None:
     table = Table(SPEC, seed=1)
     use(table, 1, 1)
-    for other in (replace(SPEC, capacity=31), replace(SPEC, remover="lowest_priority"), replace(SPEC, alpha=0.5)):
+    others = {"capacity": 31}, {"remover": "lowest_priority"}, {"alpha": 0.5}, {"remover": "inverse_priority"}
+    for other in (replace(SPEC, **changes) for changes in others):
         with pytest.raises(ValueError, match="the state belongs to another table"):
             restore(Table(other, seed=1), state_of(table))

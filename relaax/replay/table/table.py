@@ -21,7 +21,16 @@ from relaax.replay.table.table_copy import (
     generator_state,
     piece_range,
 )
-from relaax.replay.table.trees import ItemSampler, Keys, MaxTree, MinTree, Priorities, Slots, checked_priorities
+from relaax.replay.table.trees import (
+    InverseTree,
+    ItemSampler,
+    Keys,
+    MaxTree,
+    MinTree,
+    Priorities,
+    Slots,
+    checked_priorities,
+)
 from relaax.replay.table.writers import FrameStoreFull, State, Writer, Writers, checked_columns, checked_frames
 
 Column = npt.NDArray[Any]
@@ -90,7 +99,11 @@ class Table:
         self._frames = None if spec.frame is None else FrameStore(spec.frame_capacity, spec.frame)
         self._sampler = ItemSampler(spec.capacity, spec.alpha if spec.sampler == "prioritized" else None)
         self._priorities = MaxTree(spec.capacity)
-        self._lowest = MinTree(spec.capacity) if spec.remover == "lowest_priority" else None
+        self._evictor: MinTree | InverseTree | None = None  # None: the oldest item is evicted
+        if spec.remover == "lowest_priority":
+            self._evictor = MinTree(spec.capacity)
+        elif spec.remover == "inverse_priority":
+            self._evictor = InverseTree(spec.capacity, spec.remover_exponent)
         self._writers = Writers()
         self._totals = Totals()
 
@@ -312,8 +325,8 @@ class Table:
         """Set the priorities and weights of restored items."""
         self._priorities.set(slots, checked_priorities(priorities, len(slots)))
         self._sampler.set_weights(slots, checked_priorities(weights, len(slots)))
-        if self._lowest:
-            self._lowest.set(keys, priorities)
+        if self._evictor:
+            self._evictor.set(keys, priorities)
 
     def _retain_frames(self, slots: Slots) -> None:
         """Retain the frames of the items in `slots` and of the writers, after the store was filled."""
@@ -358,11 +371,20 @@ class Table:
     def _evict_for(self, count: int) -> None:
         excess = self._items.size + count - self.spec.capacity
         if excess > 0:
-            self._remove(self._lowest.pop(excess) if self._lowest else self._items.oldest(excess))
+            self._remove(self._chosen(excess))
+
+    def _chosen(self, count: int) -> Slots:
+        """Return the slots int64 [count] of the items to evict."""
+        match self._evictor:
+            case MinTree() as lowest:
+                return lowest.pop(count)
+            case InverseTree() as inverse:
+                return inverse.pop(self._random.random(count))
+        return self._items.oldest(count)
 
     def _remove(self, slots: Slots) -> None:
-        if self._lowest:
-            self._lowest.remove(self._items.keys(slots))
+        if self._evictor:
+            self._evictor.remove(self._items.keys(slots))
         self._items.remove(slots)
         self._sampler.remove(slots)
         self._priorities.set(slots, np.zeros(len(slots)))
@@ -374,5 +396,5 @@ class Table:
     def _set_priorities(self, slots: Slots, keys: Keys, priorities: Priorities) -> None:
         self._sampler.set(slots, priorities)
         self._priorities.set(slots, priorities)
-        if self._lowest:
-            self._lowest.set(keys, priorities)
+        if self._evictor:
+            self._evictor.set(keys, priorities)

@@ -33,13 +33,14 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
+        self.nodes = np.zeros(2 * leaf_count(capacity), np.float64)
+        """The nodes (see `NODES`)."""
         self._set, self._find = _set_compiled(), _find_compiled()
 
     @property
     def total(self) -> float:
         """The sum of all priorities."""
-        return float(self._nodes[1])
+        return float(self.nodes[1])
 
     def set(self, slots: npt.ArrayLike, priorities: npt.ArrayLike) -> None:
         """Set the `priorities` [n] of `slots` [n]. If a slot occurs twice, its last priority is used.
@@ -48,11 +49,11 @@ class SumTree:
         `checked_priorities`).
         """
         where = self._checked(slots)
-        self._set(self._nodes, where, checked_priorities(priorities, len(where)))
+        self._set(self.nodes, where, checked_priorities(priorities, len(where)))
 
     def get(self, slots: npt.ArrayLike) -> Priorities:
         """Return the priorities float64 [n] of `slots` [n]. Raises ValueError for a slot outside the tree."""
-        priorities: Priorities = self._nodes[len(self._nodes) // 2 + self._checked(slots)]
+        priorities: Priorities = self.nodes[len(self.nodes) // 2 + self._checked(slots)]
         return priorities
 
     def find(self, values: npt.ArrayLike) -> Slots:
@@ -68,7 +69,7 @@ class SumTree:
         if not ((wanted >= 0) & (wanted <= total)).all():
             raise ValueError(f"values must be between 0 and the total {total}, not {wanted.min()} to {wanted.max()}")
         found = np.empty(len(wanted), np.int64)
-        self._find(self._nodes, wanted, found)
+        self._find(self.nodes, wanted, found)
         return found
 
     def _checked(self, slots: npt.ArrayLike) -> Slots:
@@ -92,31 +93,47 @@ def checked_priorities(priorities: npt.ArrayLike, count: int) -> Priorities:
     return numbers
 
 
+def _put(nodes: Any, node: Any, priority: Any) -> None:
+    nodes[node] = priority
+    while node > 1:
+        node >>= 1
+        total = nodes[2 * node] + nodes[2 * node + 1]
+        if total == nodes[node]:
+            break  # the nodes above do not change
+        nodes[node] = total
+
+
+def _leaf_at(nodes: Any, value: Any) -> Any:
+    first = len(nodes) // 2
+    node = 1
+    while node < first:
+        node *= 2
+        # Rounding may move a value beyond its subtree: if the right half is empty, use the left half.
+        if not (value < nodes[node] or nodes[node + 1] == 0.0):
+            value -= nodes[node]
+            node += 1
+    return node
+
+
+_put, _leaf_at = inlined(_put), inlined(_leaf_at)
+
+
 def _set_kernel(nodes: Any, slots: Any, priorities: Any) -> None:
     first = len(nodes) // 2
     for i in range(len(slots)):
-        node = first + slots[i]
-        nodes[node] = priorities[i]
-        while node > 1:
-            node >>= 1
-            total = nodes[2 * node] + nodes[2 * node + 1]
-            if total == nodes[node]:
-                break  # the nodes above do not change
-            nodes[node] = total
+        _put(nodes, first + slots[i], priorities[i])
 
 
 def _find_kernel(nodes: Any, values: Any, found: Any) -> None:
-    first = len(nodes) // 2
     for i in range(len(values)):
-        value = values[i]
-        node = 1
-        while node < first:
-            node *= 2
-            # Rounding may move a value beyond its subtree: if the right half is empty, use the left half.
-            if not (value < nodes[node] or nodes[node + 1] == 0.0):
-                value -= nodes[node]
-                node += 1
-        found[i] = node - first
+        found[i] = _leaf_at(nodes, values[i]) - len(nodes) // 2
+
+
+def _pop_drawn_kernel(nodes: Any, numbers: Any, popped: Any) -> None:
+    for i in range(len(numbers)):
+        node = _leaf_at(nodes, numbers[i] * nodes[1])
+        popped[i] = node - len(nodes) // 2
+        _put(nodes, node, 0.0)
 
 
 @cache
@@ -127,6 +144,11 @@ def _set_compiled() -> Kernel:
 @cache
 def _find_compiled() -> Kernel:
     return compiled(_find_kernel, NODES, NUMBERS, _FOUND)
+
+
+@cache
+def _pop_drawn_compiled() -> Kernel:
+    return compiled(_pop_drawn_kernel, NODES, NUMBERS, _FOUND)
 
 
 Keys = npt.NDArray[np.uint64]
@@ -189,6 +211,39 @@ class MinTree:
     def _slots(self, keys: Keys) -> Slots:
         slots: Slots = (keys % self._capacity).astype(np.int64)
         return slots
+
+
+class InverseTree:
+    """A tree that draws items in proportion to priority ** `exponent`, which is from -1 to 0. Not thread-safe.
+
+    The slot of an item is key mod `capacity`. Weights are clamped to `LARGEST_PRIORITY`, so that items with priority 0
+    are drawn before all others.
+    """
+
+    def __init__(self, capacity: int, exponent: float) -> None:
+        self._capacity = np.uint64(capacity)
+        self._exponent = exponent
+        self._tree = SumTree(capacity)
+        self._pop = _pop_drawn_compiled()
+
+    def set(self, keys: Keys, priorities: Priorities) -> None:
+        """Set the `priorities` float64 [n] of the items with `keys` uint64 [n]."""
+        with np.errstate(divide="ignore"):
+            weights = np.minimum(priorities**self._exponent, LARGEST_PRIORITY)
+        self._tree.set(keys % self._capacity, weights)
+
+    def remove(self, keys: Keys) -> None:
+        """Remove the items with `keys` uint64 [n]."""
+        self._tree.set(keys % self._capacity, np.zeros(len(keys)))
+
+    def pop(self, numbers: Priorities) -> Slots:
+        """Draw and remove one item for each of the `numbers` float64 [n], uniform in [0, 1). Return slots int64 [n].
+
+        Items are drawn one after the other, from those that are left. At least n must exist.
+        """
+        popped = np.empty(len(numbers), np.int64)
+        self._pop(self._tree.nodes, numbers, popped)
+        return popped
 
 
 def _largest_kernel(nodes: Any, slots: Any, priorities: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import get_args
 
 from relaax.configuration import ReplayServerSection
 from relaax.configuration.roles import REPLAY_TOKEN
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, Remover, TableSpec
 from relaax.replay.table.table import Table
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.command.termination import EndRequests, Reason
@@ -121,4 +122,5 @@ class ReplayServer:
 def _compile_kernels() -> None:
     """Compile or load the kernels of tables, so that the first caller need not wait."""
     fields = {"stack": Field("uint8", (1, 1, 1), frames=1)}
-    Table(TableSpec("kernels", fields, 1, "prioritized", remover="lowest_priority", frame=(1, 1, 1)), seed=0)
+    for remover in get_args(Remover):
+        Table(TableSpec("kernels", fields, 1, "prioritized", remover=remover, frame=(1, 1, 1)), seed=0)

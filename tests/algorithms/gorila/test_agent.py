@@ -83,9 +83,9 @@ def test_epsilon_with_a_bundled_learner_is_recorded() -> None:
     assert seen[-1] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
+@pytest.mark.parametrize("removal", ["oldest", "lowest_priority", "inverse_priority"])
 def test_full_memory_removes_items_as_configured(removal: str) -> None:
-    agent, _, replay = agent_of("apex", 1, replay_capacity=100, removal=removal)
+    agent, _, replay = agent_of("apex", 1, replay_capacity=100, removal=removal, removal_exponent=-1.0)
     inserted: list[float] = []
     (writer,) = replay.writers
     insert = writer.insert
@@ -101,6 +101,8 @@ def test_full_memory_removes_items_as_configured(removal: str) -> None:
     assert len(inserted) > 1000
     if removal == "oldest":  # the learner returns the same priorities, except for rounding
         assert kept == pytest.approx(sorted(inserted[-100:]), abs=1e-6)
+    elif removal == "inverse_priority":  # small priorities are removed more often
+        assert np.median(inserted) < 0.8 * np.median(kept) < 0.8 * np.median(sorted(inserted)[-100:])
     else:  # new items are not removed immediately
         assert kept[-40:] == pytest.approx(sorted(inserted)[-40:], abs=1e-6)
         assert kept[-40] > sorted(inserted[-100:])[-40]
@@ -109,8 +111,18 @@ def test_full_memory_removes_items_as_configured(removal: str) -> None:
 def test_removal_by_priority_requires_priorities() -> None:
     gorila = load_algorithm("gorila", Path())
     assert gorila.configure({"path": "gorila", "prioritized": True, "removal": "lowest_priority"})
-    with pytest.raises(ConfigurationError, match="which needs priorities, and prioritized is false"):
-        gorila.configure({"path": "gorila", "removal": "lowest_priority"})
+    for removal in ("lowest_priority", "inverse_priority"):
+        with pytest.raises(ConfigurationError, match=f"{removal}, which needs priorities, and prioritized is false"):
+            gorila.configure({"path": "gorila", "removal": removal})
+
+
+def test_removal_exponent_reaches_the_table() -> None:
+    apex = load_algorithm("apex", Path())
+    config = apex.configure({"path": "apex", "removal": "inverse_priority", "removal_exponent": -0.7})
+    assert apex.Replay is not None
+    spec = apex.Replay(config, *SPACES).table().spec
+    assert (spec.remover, spec.remover_exponent) == ("inverse_priority", -0.7)
+    assert apex.configure({"path": "apex"}).removal_exponent == -0.4, "Horgan et al. 2018, appendix D"
 
 
 def test_exploration_of_gorila_begins_at_random() -> None:
