@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relaax.algorithm_base import TargetInterval
 from relaax.algorithm_base.config import Schedule
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import RMSProp
@@ -62,6 +63,18 @@ def pair(tested: Shard) -> tuple[Worker, Worker]:
     one.push(0.0, 0.0)
     two.catch_up()
     return one, two
+
+
+def test_soft_target_moves_once_for_each_update() -> None:
+    constants, target = Synchronization(NEVER, None), TargetInterval(updates=1, tau=0.5)
+    tested = Shard(np.zeros(2, np.float32), Descent(), Schedule(1.0), synchronization=constants, target=target)
+    one, two = pair(tested)
+    before = tested.target
+    assert before is not None
+    assert one.push(4.0, 8.0).target is before
+    last = two.push(0.0, 4.0)
+    assert last.target is not None and last.target.generation == before.generation + 1
+    assert last.target.vector.tolist() == [-0.5, -2.5], "half of the way to -1 and -5"
 
 
 def test_update_is_the_mean_weighted_by_environments() -> None:
