@@ -1,4 +1,4 @@
-"""da3c with synchronous updates: workers of a real parameter server learn as one worker with all environments."""
+"""Synchronous updates: workers of a real parameter server learn as one worker with all environments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from relaax.algorithm_base.testing import FakeParameters
 from relaax.cli.run.plan import make_plan
 from relaax.hosting.fingerprint import fingerprint
 from relaax.hosting.gradient_filters import agent_parameters
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.server.parameter_server.command.models import AlgorithmModels
@@ -25,10 +26,10 @@ from support.shards import sharded
 from support.training import World, judge
 
 pytestmark = pytest.mark.checks(
-    *("algorithms/da3c", "relaax/algorithm_base", "relaax/nn", "relaax/optim", "relaax/parameters"),
+    *("algorithms/da3c", "algorithms/ppo", "relaax/algorithm_base", "relaax/nn", "relaax/optim", "relaax/parameters"),
     "relaax/server/parameter_server",
 )
-DA3C = load_algorithm("da3c", Path())
+DA3C, PPO = (load_algorithm(name, Path()) for name in ("da3c", "ppo"))
 BOUND = 100.0
 
 
@@ -59,12 +60,17 @@ class Recording:
 
 
 def trained(
-    section: dict[str, Any], all_envs: Sequence[World], steps: int, shards: int = 1, transport: str = "grpc"
+    section: dict[str, Any],
+    all_envs: Sequence[World],
+    steps: int,
+    shards: int = 1,
+    transport: str = "grpc",
+    algorithm: Algorithm = DA3C,
 ) -> tuple[npt.NDArray[np.float32], int]:
     """Train with a worker for each of `all_envs`, in threads. Return the parameters and the number of updates."""
-    config = DA3C.configure({"path": "da3c", "sync": "all", "sync_patience": BOUND, **section})
+    config = algorithm.configure({"path": algorithm.name, "sync": "all", "sync_patience": BOUND, **section})
     spaces = all_envs[0].observation_space, all_envs[0].action_space
-    description = fingerprint(DA3C.name, config, *spaces)
+    description = fingerprint(algorithm.name, config, *spaces)
     failures: list[BaseException] = []
 
     def work(agent: Any, envs: World, client: ParameterClient) -> None:
@@ -78,7 +84,7 @@ def trained(
         finally:
             client.close()
 
-    with sharded(shards, AlgorithmModels(DA3C, config)) as servers, ExitStack() as opened:
+    with sharded(shards, AlgorithmModels(algorithm, config)) as servers, ExitStack() as opened:
         workers = []
         for envs in all_envs:  # in order, so that the actors are the same in each run
             client = ParameterClient(servers.addresses, transport=transport)  # type: ignore[arg-type]
@@ -88,7 +94,7 @@ def trained(
                 *(*spaces, envs.environments, registered.actors, config.seed, False),
                 *(agent_parameters(client, config), client.metrics),
             )
-            workers.append((DA3C.Agent(config, context), envs, client))
+            workers.append((algorithm.Agent(config, context), envs, client))
         for _, _, client in workers:  # from now on, updates wait for these workers
             client.push(None, 0)
         threads = [threading.Thread(target=work, args=worker, daemon=True) for worker in workers]
@@ -103,8 +109,15 @@ def trained(
         return servers.parameters, counters[0].version
 
 
-@pytest.mark.parametrize(("shards", "transport"), [(1, "grpc"), (1, "auto"), (2, "auto")])
-def test_two_agents_learn_as_one_with_all_environments(shards: int, transport: str) -> None:
+EPOCHS = {"episode_len": 5, "epochs": 3, "minibatches": 1, "normalize_advantages": False}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shards", "transport"),
+    [(DA3C, 1, "grpc"), (DA3C, 1, "auto"), (DA3C, 2, "auto"), (PPO, 1, "auto")],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_two_agents_learn_as_one_with_all_environments(algorithm: Algorithm, shards: int, transport: str) -> None:
     section = {
         "network": {"dense": [16], "separate": False},
         "normalize_rewards": None,
@@ -112,11 +125,12 @@ def test_two_agents_learn_as_one_with_all_environments(shards: int, transport: s
         "initial_learning_rate": 1e-2,
         "max_global_step": 10_000,
         "RMSProp": {"gradient_norm_clipping": 0.5 if shards == 1 else None},
+        **(EPOCHS if algorithm is PPO else {}),
     }
     steps = 60
-    one, updates = trained(section, [Recording(slice(0, 8), steps)], steps, shards, transport)
+    one, updates = trained(section, [Recording(slice(0, 8), steps)], steps, shards, transport, algorithm)
     parts = [Recording(part, steps) for part in (slice(0, 2), slice(2, 8))]
-    two, same = trained(section, parts, steps, shards, transport)
+    two, same = trained(section, parts, steps, shards, transport, algorithm)
     assert updates == same >= 10
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
 
