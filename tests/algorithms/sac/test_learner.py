@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from algorithms._continuous.model import joined_inputs
 from relaax.algorithm_base import Box, Dict, LearnerContext, Sampled, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.algorithm_base.testing.harness import local_replay
@@ -156,6 +157,11 @@ def test_new_priorities_are_the_mean_error_of_the_critics() -> None:
 
 def _joined() -> np.ndarray:
     return np.concatenate([COLUMNS["observation"], COLUMNS["action"]], axis=1)
+
+
+def test_critics_see_pixels_from_zero_to_one() -> None:
+    images, actions = np.array([[[[0], [255]]], [[[51], [102]]]], np.uint8), np.array([[-1], [0.5]], np.float32)
+    np.testing.assert_allclose(joined_inputs(images, actions), [[0, 1, -1], [0.2, 0.4, 0.5]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("numbers", [False, True], ids=["image", "image and numbers"])
