@@ -19,7 +19,7 @@ _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for
 
 def compile_kernels() -> None:
     """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
-    _multiply(), _softmax(), _log_probability(), _sums()
+    _multiply(), _rectify(), _rectified_gradient(), _softmax(), _log_probability(), _sums()
 
 
 _MATRIX = types.Array(types.float32, 2, "C", readonly=True)
@@ -73,6 +73,31 @@ take longer than the product: with 8 examples and a kernel of 2592 x 256, 190 us
 
 FEW = 16
 """Largest number of examples for which a product is split into small ones. With more, one product is faster."""
+
+
+def rectify(y: Array, bias: Array) -> None:
+    """Set y [B, outputs] to the larger of y + bias and 0, in place and in one pass: float32, contiguous."""
+    _rectify()(y.reshape(-1), bias)
+
+
+@compiled_once(FLAT, READ, fastmath=ANY_ORDER)
+def _rectify(y: Any, bias: Any) -> None:
+    width = np.uint64(len(bias))
+    for start in range(_ZERO, np.uint64(len(y)), width):
+        for j in range(width):
+            value = y[start + j] + bias[j]
+            y[start + j] = _NULL if value < _NULL else value  # nan stays nan
+
+
+def rectified_gradient(gradient: Array, outputs: Array) -> None:
+    """Set the gradient by the outputs of `rectify` to that by its inputs, in place: float32 [B, outputs]."""
+    _rectified_gradient()(gradient.reshape(-1), outputs.reshape(-1))
+
+
+@compiled_once(FLAT, READ, fastmath=ANY_ORDER)
+def _rectified_gradient(gradient: Any, outputs: Any) -> None:
+    for i in range(len(gradient)):
+        gradient[i] = gradient[i] if outputs[i] > _NULL else _NULL
 
 
 def product(x: Array, kernel: Array, out: Array) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.nn.host.convolution import Convolutions, Images, tanh_gradient, write_or_add
-from relaax.nn.host.kernels import product, product_of_relu, product_transposed
+from relaax.nn.host.kernels import product, product_of_relu, product_transposed, rectified_gradient, rectify
 from relaax.nn.host.lstm import Lstm, LstmActivations
 from relaax.nn.recycled_memory import Scratch
 from relaax.nn.specification import NetworkSpec
@@ -83,15 +83,19 @@ class Trunk:
         x = layers[self._first - 1] if self._first else flat
         for index in range(self._first, self._last):
             y = layers[index]
-            self._multiply(x, index - self._first, y, rectified=index > 0)
-            self._activate(y)
+            bias = self._multiply(x, index - self._first, y, rectified=index > 0)
+            if self._tanh:
+                y += bias
+                np.tanh(y, out=y)
+            else:
+                rectify(y, bias)
             x = y
         if self._lstm:
             memory = LstmActivations(*layers[-4:-1])
             h, c = state[:, self._h], state[:, self._c]
             after[:, self._h], after[:, self._c] = self._lstm.forward(x, h, c, restart, memory)
             x = memory.outputs
-        self._multiply(x, -1, layers[-1], rectified=len(layers) > 1 and not self._lstm)
+        layers[-1] += self._multiply(x, -1, layers[-1], rectified=len(layers) > 1 and not self._lstm)
 
     def backward(
         self,
@@ -145,6 +149,16 @@ class Trunk:
         The result is valid until the next call. The arguments: see `backward`.
         """
         gradient = self._by_outputs(layers[-1], gradients)
+        used = gradient.any(axis=1)
+        if used.all():
+            return self._backward_to_inputs(layers, gradient)
+        # The smaller value of two critics depends on one of them: about half of the rows are 0.
+        by_used = self._backward_to_inputs([layer[used] for layer in layers[:-1]], gradient[used])
+        by_inputs = self._scratch.array("by inputs of the trunk", len(gradient), by_used.shape[1])
+        by_inputs[used], by_inputs[~used] = by_used, 0
+        return by_inputs
+
+    def _backward_to_inputs(self, layers: Sequence[Array], gradient: Array) -> Array:
         gradient = self._by_inputs("heads", gradient, self._head_kernel)
         for index in range(self._last - 1, self._first - 1, -1):
             self._before_activation(gradient, layers[index])
@@ -155,14 +169,17 @@ class Trunk:
             gradient = self._by_inputs("side", by_side, self._joined[0])
         return gradient
 
-    def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> None:
-        """Compute the outputs of a dense layer without activation. `rectified`: x are another layer's activations."""
+    def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> Array:
+        """Compute a dense layer without bias and activation. Return the bias.
+
+        `rectified`: x are another layer's activations.
+        """
         kernel, bias = self._dense[layer]
         if rectified and len(x) == 1 and not self._tanh:
             product_of_relu(x[0], kernel, y[0])
         else:
             product(x, kernel, y)
-        y += bias
+        return bias
 
     def _activate(self, y: Array) -> None:
         if self._tanh:
@@ -175,7 +192,7 @@ class Trunk:
         if self._tanh:
             tanh_gradient(gradient, outputs, self._scratch)
         else:
-            gradient *= outputs > 0
+            rectified_gradient(gradient, outputs)
 
     def _by_outputs(self, outputs: Array, gradients: Mapping[str, Array]) -> Array:
         """Return the gradients by the heads' outputs as one array, float32 [B, width]."""
