@@ -220,4 +220,22 @@ CONTROL_ERRORS = (
         ],
         "tests/algorithm_base/test_transitions.py",
     ),
+    planted(
+        "free-inserts-wait",
+        "inserts wait for samples although actors must not",
+        [
+            (
+                "relaax/replay/table/limiter.py",
+                "not self.has_min_size or not self._inserts_wait:",
+                "not self.has_min_size:",
+            )
+        ],
+        "tests/replay/test_limiter.py",
+    ),
+    planted(
+        "free-inserts-are-not-sent",
+        "replay servers do not learn that inserts must not wait",
+        [("relaax/replay/wire.py", "free_inserts=not declaration.inserts_wait", "free_inserts=False")],
+        "tests/replay/test_messages.py",
+    ),
 )

@@ -64,6 +64,11 @@ class ReplayConfig(AgentConfig):
         description="How often a transition is sampled on average; actors and learners wait for each other to keep "
         "this average. null: no waiting. In Algorithm 1 of Nair et al. 2015 it is 32.",
     )
+    actors_wait: Free[bool] = Field(
+        True,
+        description="Whether actors wait for slower learners. false: environments never wait, and transitions may be "
+        "sampled less often than `samples_per_insert`.",
+    )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
     prioritized: Free[bool] = Field(False, description="Sample by the size of errors (Schaul et al. 2016).")
     priority_exponent: Free[Probability] = Field(0.6, description="Exponent of the priorities, alpha of the paper.")
@@ -168,6 +173,7 @@ class Replay(ReplayBase):
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
             error_buffer=config.error_buffer,
+            inserts_wait=config.actors_wait,
         )
 
     @classmethod

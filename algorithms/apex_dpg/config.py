@@ -42,6 +42,11 @@ class Config(ContinuousConfig):
     )
     n_step: Free[int] = Field(5, ge=1, le=100, description="Number of rewards in a target.")
     prioritized: Free[bool] = Field(True, description="Sample by the size of errors (Schaul et al. 2016).")
+    removal: Free[Literal["oldest", "lowest_priority", "inverse_priority"]] = Field(
+        "inverse_priority",
+        description="Which transition to evict from a full memory. inverse_priority: a random one, in proportion to "
+        "priority ** removal_exponent. All but oldest need `prioritized`.",
+    )
     final_importance_exponent: Free[Probability] = Field(0.4, description="Importance exponent at max_global_step.")
     actor_interval: Free[int] = Field(
         10, ge=1, description="Steps after which an agent reports steps and pulls parameters; not given in the paper."

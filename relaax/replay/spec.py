@@ -185,12 +185,14 @@ class TableDeclaration:
     min_size: number of items that must be inserted before the first sample.
     error_buffer: number of samples by which inserts or samples may run ahead of this ratio. None for a tenth of
         `min_size` x `samples_per_insert`, but at least 1,000 x max(1, `samples_per_insert`), enough for large requests.
+    inserts_wait: whether inserts wait for samples. If not, items may be sampled less often than `samples_per_insert`.
     """
 
     spec: TableSpec
     samples_per_insert: float | None = None
     min_size: int = 1
     error_buffer: float | None = None
+    inserts_wait: bool = True
 
     def __post_init__(self) -> None:
         if self.min_size > self.spec.capacity:
@@ -223,4 +225,4 @@ class TableDeclaration:
             buffer = max(0.1 * min_size * self.samples_per_insert, 1_000 * least)
         elif shards > 1:
             buffer = max(buffer / shards, least)
-        return RateLimiter(self.samples_per_insert, min_size, buffer)
+        return RateLimiter(self.samples_per_insert, min_size, buffer, self.inserts_wait)

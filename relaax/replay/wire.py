@@ -260,6 +260,7 @@ def declaration_to_message(declaration: TableDeclaration) -> pb.TableDescription
         samples_per_insert=declaration.samples_per_insert,
         min_size=declaration.min_size,
         error_buffer=declaration.error_buffer,
+        free_inserts=not declaration.inserts_wait,
     )
 
 
@@ -298,7 +299,7 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
         frame=tuple(message.frame) or None,
         frame_slots=given.pop("frame_slots"),
     )
-    return TableDeclaration(spec, min_size=message.min_size, **given)
+    return TableDeclaration(spec, min_size=message.min_size, inserts_wait=not message.free_inserts, **given)
 
 
 def declaration_difference(there: TableDeclaration, asked: TableDeclaration) -> str | None:
@@ -323,7 +324,7 @@ def _compared_values(declaration: TableDeclaration, other: TableDeclaration) -> 
         yield f"the field {name!r}", kind if field is None or not field.frames else f"{kind}, {field.frames} frames"
     for name in ("capacity", "sampler", "alpha", "remover", "remover_exponent", "frame", "frame_slots"):
         yield name, getattr(spec, name)
-    for name in ("samples_per_insert", "min_size", "error_buffer"):
+    for name in ("samples_per_insert", "min_size", "error_buffer", "inserts_wait"):
         yield name, getattr(declaration, name)
 
 

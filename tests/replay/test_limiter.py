@@ -64,6 +64,15 @@ def test_balance_stays_within_the_error_buffer() -> None:
     assert limiter.await_insert(1, 0)
 
 
+def test_free_inserts_never_wait_and_samples_do() -> None:
+    limiter = RateLimiter(2.0, 10, 4.0, inserts_wait=False)
+    assert all(limiter.await_insert(50, 0) for _ in range(4))
+    assert limiter.force_insert(50)
+    assert (limiter.inserts, limiter.overruns) == (250, 0)
+    assert limiter.balance == 24  # the excess is not made up for
+    assert [limiter.await_sample(4, 0) for _ in range(3)] == [True, True, False]
+
+
 def test_only_min_size_applies_without_a_ratio() -> None:
     limiter = RateLimiter(None, 5)
     assert not limiter.await_sample(1, 0)

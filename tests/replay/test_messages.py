@@ -15,6 +15,7 @@ from support.replay_servers import numbered, pictured
     [
         numbered(),
         numbered(samples_per_insert=8.0, min_size=100, error_buffer=64.0),
+        numbered(samples_per_insert=8.0, min_size=100, error_buffer=64.0, inserts_wait=False),
         pictured(frame_slots=100),
         TableDeclaration(TableSpec("t", {"a": Field("float32", (3, 4))}, 7, remover="lowest_priority")),
         TableDeclaration(TableSpec("t", {"a": Field("int8")}, 7, remover="inverse_priority", remover_exponent=-0.25)),

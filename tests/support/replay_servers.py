@@ -33,7 +33,8 @@ SHARE_MEMORY = True
 
 def numbered(capacity: int = 1000, **more: Any) -> TableDeclaration:
     """Return a table with one number per item, sampled by priority."""
-    limits = {key: more.pop(key) for key in ("samples_per_insert", "min_size", "error_buffer") if key in more}
+    names = ("samples_per_insert", "min_size", "error_buffer", "inserts_wait")
+    limits = {key: more.pop(key) for key in names if key in more}
     drawn = {"sampler": "prioritized", "alpha": 1.0, **more}
     spec = TableSpec("numbers", {"number": Field("int64")}, capacity, **drawn)
     return TableDeclaration(spec, **limits)

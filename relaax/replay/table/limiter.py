@@ -23,9 +23,17 @@ class RateLimiter:
     samples that need more than `error_buffer` are rejected, so that both sides never wait at the same time. An insert
     that has waited for its maximum time is forced. The balance does not rise above the upper bound, so learners that
     reconnect later do not have to catch up on the excess.
+
+    If `inserts_wait` is false, inserts never wait and may be of any size. Samples are limited as before.
     """
 
-    def __init__(self, samples_per_insert: float | None, min_size: int, error_buffer: float = 0.0) -> None:
+    def __init__(
+        self,
+        samples_per_insert: float | None,
+        min_size: int,
+        error_buffer: float = 0.0,
+        inserts_wait: bool = True,
+    ) -> None:
         if min_size < 1:
             raise ValueError(f"min_size must be at least 1, not {min_size}")
         if samples_per_insert is not None:
@@ -41,6 +49,7 @@ class RateLimiter:
         self._ratio = samples_per_insert
         self._min_size = min_size
         self._buffer = error_buffer
+        self._inserts_wait = inserts_wait
         self._middle = min_size * (samples_per_insert or 0.0)
         self._changed = threading.Condition()
         self._inserting: deque[object] = deque()  # waiting callers, in order
@@ -78,7 +87,7 @@ class RateLimiter:
 
         Raises ValueError if the insert needs more than the buffer.
         """
-        self._check_count(count, self._ratio)
+        self._check_count(count, self._ratio if self._inserts_wait else 0.0)
         with self._changed:
             allowed = self._await_turn(self._inserting, lambda: self._insert_allowed(count), timeout)
             if allowed:
@@ -91,7 +100,7 @@ class RateLimiter:
         Older items may then be evicted before they are sampled. Return whether the insert was allowed. Raises
         ValueError if it needs more than the buffer.
         """
-        self._check_count(count, self._ratio)
+        self._check_count(count, self._ratio if self._inserts_wait else 0.0)
         with self._changed:
             allowed = self._insert_allowed(count)
             if not allowed:
@@ -148,7 +157,7 @@ class RateLimiter:
 
     def _insert_allowed(self, count: int) -> bool:
         # Until `min_size` is reached, there are no samples that could lower the balance.
-        if self._ratio is None or not self.has_min_size:
+        if self._ratio is None or not self.has_min_size or not self._inserts_wait:
             return True
         return self._balance + count * self._ratio <= self._middle + self._buffer
 
