@@ -238,4 +238,10 @@ CONTROL_ERRORS = (
         [("relaax/replay/wire.py", "free_inserts=not declaration.inserts_wait", "free_inserts=False")],
         "tests/replay/test_messages.py",
     ),
+    planted(
+        "actors-receive-targets",
+        "actors with separate learners receive the target network",
+        [("relaax/parameters/client.py", "registration.purpose.may_update and registration.wants_target)", "True)")],
+        "tests/parameters/test_soft_target.py",
+    ),
 )

@@ -111,6 +111,10 @@ class Algorithm:
         """Return the `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError if invalid."""
         return validate_section(self.Config, section, "algorithm")
 
+    def learns_separately(self, config: ConfigBase) -> bool:
+        """Return whether learners are processes of their own, so that workers only act."""
+        return self.Replay is not None and not self.Replay.bundled(config)
+
     def prepare(self, config: ConfigBase, device: str) -> None:
         """Import the further modules that workers on `device` need, without running computations."""
         self.Agent.prepare(config, device)

@@ -75,7 +75,8 @@ class Registration:
 
     `fingerprint` is canonical JSON (see `relaax.hosting.fingerprint`). `host` is that of the environment. `server` is
     HOST:PORT of the RLX server. `client` is the name that the client's token proves. A learner has 0 environments and
-    no server; its `environment` and `host` are its own name and host.
+    no server; its `environment` and `host` are its own name and host. `wants_target`: whether a training worker
+    receives the target network. Actors with separate learners do not need it.
     """
 
     fingerprint: str
@@ -87,6 +88,7 @@ class Registration:
     host: str = ""
     server: str = ""
     client: str = ""
+    wants_target: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Pulled:
     `statistics`: the merged statistics of all workers at this pull. `frames`: environment frames of all workers so far
     (steps x frame skip). `target`: the target network, float32 of shape [parameters], read-only. Until the network is
     renewed, all pulls return the same array. None if the algorithm declares no target network
-    (`ParameterServerBase.target_interval`), or if the worker only acts.
+    (`ParameterServerBase.target_interval`), if the worker only acts, or if its learners are separate.
 
     `actor_count`: the number of environments of all connected training workers; 0 if unknown (without a parameter
     server). `actor_rank`: the rank of the connection's first environment among them, from 0. The connection's other

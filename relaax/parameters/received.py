@@ -46,7 +46,7 @@ class ReceivedTarget:
     def reset(self, *, wanted: bool) -> None:
         """Drop the target network and its generation, because a new incarnation has new generations.
 
-        `wanted`: whether the worker trains, and so needs the target network.
+        `wanted`: whether the worker needs the target network.
         """
         self.vector: FlatVector | None = None
         """float32 [P], read-only; None before the first fetch, if it is not wanted, or if the algorithm has none."""

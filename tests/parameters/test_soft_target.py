@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,17 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(ParameterService, "pull", counted)
     return asked
+
+
+@both_ways
+def test_actors_with_separate_learners_receive_no_target(transport: Transport, fetched: list[int]) -> None:
+    with sharded(1, SOFT) as shards, parameter_client(shards.addresses, transport=transport) as parameters_client:
+        parameters_client.register(replace(registration(), wants_target=False))
+        assert parameters_client.pull().target is None
+        pulled = parameters_client.push(ONES, env_steps=1).pulled
+        assert pulled is not None
+        assert pulled.target is None
+        assert fetched == []
 
 
 @both_ways

@@ -64,7 +64,7 @@ def make_agent(
         out_of_step=out_of_step,
     )
     agent = algorithm.Agent(config, context)
-    if context.replay is None or algorithm.Replay is None or algorithm.Replay.bundled(config):
+    if context.replay is None or not algorithm.learns_separately(config):
         return agent, parameters
     return AgentWithLearner(agent, make_learner(algorithm, config, context)), parameters
 

@@ -246,6 +246,7 @@ class Worker:
                 host=hello.host,
                 server=self._server,
                 client=who.name,
+                wants_target=not plan.algorithm.learns_separately(plan.config),
             ),
         )
         label, actors = client_label(hello, who), _ranges(registered.actors)
