@@ -263,6 +263,30 @@ def test_slow_worker_is_left_out_until_its_next_push(transport: Transport, count
         np.testing.assert_array_equal(shards.parameters, -3 * ONES)
 
 
+@both_ways
+def test_frozen_worker_is_left_out_until_it_continues(transport: Transport, processes: Processes) -> None:
+    with sharded(1, Models(synchronization=Synchronization(1.0))) as shards:
+        child = started_child(processes, shards, transport, "push")
+        child.wait_for_line("updated")
+        with parameter_client(shards.addresses, transport=transport) as one:
+            one.register(registration())
+            one.pull()
+            one.push(ONES, 1)
+            child.send_signal(signal.SIGSTOP)
+            for _ in range(3):
+                one.push(ONES, 1)
+            updates = shard_of(shards.leader)._synchronous
+            assert updates is not None and len(updates._participants) == 1
+            assert left_out(shards)[0] >= 1
+            child.send_signal(signal.SIGCONT)
+            before = updates.counts.contributions - updates.counts.updates
+            wait_until(lambda: one.push(ONES, 1).discarded is None and len(updates._participants) == 2, "both push")
+            wait_until(
+                lambda: one.push(ONES, 1) and updates.counts.contributions - updates.counts.updates > before,
+                "an update has the gradients of both",
+            )
+
+
 def test_workers_beyond_the_waiting_limit_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MAX_WAITING_WORKERS", 1)
     with sharded(1, SYNCHRONOUS) as shards, workers(shards.addresses, *[1] * 5) as clients:
