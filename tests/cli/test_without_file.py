@@ -114,6 +114,13 @@ def test_other_task_gets_no_network_and_no_target(algorithm: str) -> None:
     assert plan.environment_main == Path("world/main.py").resolve()
 
 
+@pytest.mark.parametrize(("algorithm", "steps"), [("sac", 20_000), ("apex", 20_000), ("da3c", None)])
+@pytest.mark.usefixtures("here")
+def test_other_task_is_evaluated_seldom(algorithm: str, steps: int | None) -> None:
+    plan, _ = plan_without_file(algorithm, "room:Env-v0", [])
+    assert plan.run.eval_every == steps
+
+
 def test_own_algorithm_gets_its_defaults(here: Path) -> None:
     (here / "mine.py").write_text(OWN_ALGORITHM)
     plan, remark = plan_without_file("mine.py", "CartPole-v1", [])

@@ -36,6 +36,7 @@ _TASK = ("name", "target-return", "target-evaluation")
 """Keys of relaax-run that belong to one task."""
 _SMALL_TASK = ("network", "max_global_step", "normalize_rewards")
 """Keys of the algorithm that suit a small task only; their defaults follow the spaces."""
+LEAST_STEPS_BETWEEN_EVALUATIONS = 20_000
 _LEGACY_ATARI = re.compile(r"\w+-v[04]")
 _OF_PETTINGZOO = re.compile(r"pettingzoo[:/](?=.)|(?=(butterfly|classic|sisl)/)", re.IGNORECASE)
 
@@ -193,6 +194,8 @@ def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledCon
     evaluated = () if named.program in bundled_names("environments") else ("eval-every", "eval-episodes")
     document = _document(of_algorithm[0], (*_TASK, "arguments", *evaluated), _SMALL_TASK)
     document["algorithm"]["normalize_observations"] = True  # their scale is not known
+    if (steps := document["relaax-run"].get("eval-every")) is not None:  # episodes may be longer than those of the task
+        document["relaax-run"]["eval-every"] = max(steps, LEAST_STEPS_BETWEEN_EVALUATIONS)
     return of_algorithm[0], document
 
 
