@@ -42,7 +42,10 @@ class CriticLoss:
 
 
 class ContinuousLearner(ReplayLearner):
-    """A learner of critics and a policy, with gradients in one vector. A subclass has the targets and the losses."""
+    """A learner of critics and a policy, with gradients in one vector. A subclass has the targets and the losses.
+
+    Targets are computed while the last push is in flight, so with networks that are one update older.
+    """
 
     def __init__(self, config: ContinuousConfig, context: LearnerContext, further: dict[str, int]) -> None:
         """`further`: numbers after the networks, by name."""
@@ -66,8 +69,8 @@ class ContinuousLearner(ReplayLearner):
 
     def _gradient(self, sampled: Sampled) -> tuple[Array, Array, dict[str, float]]:
         columns = sampled.columns
+        targets = self._targets(columns)  # while the last push is in flight
         self.finish()
-        targets = self._targets(columns)
         weights = self._weights(sampled)
         inputs = self._without_outliers(columns, targets, weights)
         gradient = self._memory()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 
 from relaax.libraries import missing_from
-from relaax.parameters.interfaces import Registration
 
 os.environ.update(missing_from(os.environ))  # as in a learner
 
@@ -32,7 +31,7 @@ from relaax.cli.bench.exchange import ITEMS_PER_INSERT, insertions
 from relaax.configuration import load_configuration
 from relaax.hosting.fingerprint import parse_fingerprint
 from relaax.nn.devices import use_device, use_one_thread
-from relaax.parameters.interfaces import LEARN
+from relaax.parameters.interfaces import LEARN, Registration
 from relaax.replay.local import LocalReplay
 
 BATCHES = 8
