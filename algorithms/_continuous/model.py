@@ -113,11 +113,11 @@ class Networks:
         self.actions = space_size(action_space)
         self.policy = agent_network(config, observation_space, config.policy_heads(self.actions), ())
         self.critic = critic_network(config, self.policy, self.actions)
-        self.numbers: Mapping[str, NetworkSpec | int] = {POLICY: self.policy, CRITIC: self.critic}
+        self.parts: Mapping[str, NetworkSpec | int] = {POLICY: self.policy, CRITIC: self.critic}
 
     def layout(self, further: Mapping[str, int]) -> JoinedLayout:
         """Return the positions in the vector. `further`: numbers after the networks, by name."""
-        return JoinedLayout({**self.numbers, **further})
+        return JoinedLayout({**self.parts, **further})
 
 
 def critic_network(config: ContinuousConfig, policy: NetworkSpec, actions: int) -> NetworkSpec:
