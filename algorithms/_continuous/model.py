@@ -62,7 +62,7 @@ class ContinuousConfig(ReplayConfig):
         "deviation. standardize: (r - mean) / std. auto: scale, or null for images.",
     )
     critic_dense: Fixed[list[PositiveInt] | None] = Field(
-        None, description="Widths of the critic's dense layers. Default: those of the policy, network.dense."
+        None, description="Widths of the critic's dense layers; null: the policy's, network.dense."
     )
     critic_learning_rate: Free[PositiveFloat | None] = Field(
         None, description="Learning rate of the critic at global step 0; null: initial_learning_rate."

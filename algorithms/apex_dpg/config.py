@@ -29,7 +29,7 @@ class Config(ContinuousConfig):
     initial_learning_rate: Free[float] = Field(1e-4, gt=0, description="Learning rate at global step 0.")
     network: Fixed[TanhNetworkConfig] = Field(TanhNetworkConfig(), description="The policy's network.")
     critic_dense: Fixed[list[PositiveInt] | None] = Field(
-        [400, 300], description="Widths of the critic's dense layers; null: those of the policy, network.dense."
+        [400, 300], description="Widths of the critic's dense layers; null: the policy's, network.dense."
     )
     learning_starts: Free[int] = Field(
         1_000, ge=1, description="Transitions before the first sample; not given in the paper."
