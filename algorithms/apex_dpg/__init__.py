@@ -1,6 +1,6 @@
-"""Ape-X DPG (Horgan et al. 2018): replay memory, real actions, many actors.
+"""Ape-X DPG (Horgan et al. 2018): real actions, many actors.
 
-Many actors fill one prioritised memory, from which learners sample.
+Many actors fill one prioritised replay memory, from which learners sample.
 
 Goals: the second half of the paper, in code that can be compared with it line by line; many actors. Non-goals: discrete
 actions, recurrent networks. See README.md.

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018): replay memory, real actions.
+"""Soft actor-critic (Haarnoja et al. 2018): real actions.
 
 Actors fill a replay memory, from which learners draw. For slow environments: it needs few steps.
 

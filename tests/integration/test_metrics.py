@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import pytest
 
+from relaax.algorithm_base import Box, load_algorithm
+from relaax.algorithm_base.testing import RandomEnvironments, live, make_agent
 from relaax.client import Episode, run
 from support.metrics_page import documented, listed_as, scalars
 from support.processes import wait_until
@@ -20,6 +23,10 @@ REALS = {"actions/clipped"}
 ACTOR_CRITIC = {"loss/policy", "loss/value", "loss/entropy"} | REALS
 VALUES = {"loss", "loss/td_error", "q/chosen", "q/held_out", "epsilon", "target/age_frames", "target/age_updates"}
 """Metrics on the page that only actor-critics write, and metrics that only value methods write."""
+PPO = {"policy/kl", "policy/clipped", "value/explained_variance"}
+SYNCHRONOUS = {name for name in documented() if name.startswith("sync/")}
+CONTROL = {"loss/critic", "q/mean", "temperature", "noise"}
+"""Metrics that only ppo, only synchronous updates, and only sac and apex_dpg write."""
 LEARNERS = {name for name in documented() if name.startswith(("learner/", "replay/"))} | {"staleness/actors"}
 PROCESSOR = "system/worker_processor_percent/max"
 
@@ -61,15 +68,35 @@ def written(folder: Path) -> set[str]:
 
 def test_value_methods_write_the_documented_metrics(tmp_path: Path) -> None:
     page = {name for name in documented() if not name.startswith(("evaluation/", "exploit/"))}
-    expected = page - ACTOR_CRITIC - LEARNERS - {"target/age_updates"}  # only if the interval counts updates
+    elsewhere = ACTOR_CRITIC | LEARNERS | PPO | SYNCHRONOUS | CONTROL
+    expected = page - elsewhere - {"target/age_updates"}  # only if the interval counts updates
     with started_service(tmp_path, path="async_q", held_out_states=4) as service:
         train_until_written(service, expected)
         assert written(service.folder) == expected
 
 
+def test_ppo_and_synchronous_updates_write_their_metrics(tmp_path: Path) -> None:
+    keys = {"path": "ppo", "episode_len": 16, "sync": "all"}
+    with started_service(tmp_path, **keys) as service:
+        train_until_written(service, PPO | SYNCHRONOUS | {PROCESSOR})
+        assert written(service.folder) <= documented()
+
+
+@pytest.mark.parametrize(("name", "own"), [("sac", "temperature"), ("apex_dpg", "noise")])
+def test_control_by_real_numbers_writes_documented_metrics(name: str, own: str) -> None:
+    algorithm, spaces = load_algorithm(name, Path()), (Box(-1, 1, (2,)), Box(-1, 1, (2,)))
+    keys = {"learning_starts": 20, "batch_size": 8, "samples_per_insert": 8, "actor_interval": 1}
+    config = algorithm.configure({"path": name, "network": {"dense": [4]}} | keys)
+    agent, parameters = make_agent(algorithm, config, *spaces, environments=2)
+    live(agent, RandomEnvironments(*spaces, 2), 60)
+    names = {scalar for scalar, _ in parameters.scalars}
+    assert names & CONTROL == {"loss/critic", "q/mean", own}
+    assert names <= documented()
+
+
 def test_written_metrics_are_exactly_the_documented_ones(service: Service) -> None:
     page = {name for name in documented() if not name.startswith("evaluation/")}  # `relaax run` writes these
-    page -= VALUES | LEARNERS | REALS
+    page -= VALUES | LEARNERS | REALS | PPO | SYNCHRONOUS | CONTROL
     train_until_written(service, {name for name in page if not name.startswith("exploit/")})
     run("CartPole-v1", service.address, episodes=1, seed=2, mode="exploit")
     exploit = {name for name in page if name.startswith("exploit/")}
