@@ -25,15 +25,14 @@ class ContinuousAgent(ReplayAgent):
 
     def __init__(self, config: ContinuousConfig, context: AgentContext, make_learner: MakeLearner) -> None:
         networks = Networks(config, context.observation_space, context.action_space)
-        self._policy_place = networks.layout({}).slices[POLICY]
-        self._critic_place = networks.layout({}).slices[CRITIC]
+        places = networks.layout({}).slices
+        self._policy_place, self._critic_place = places[POLICY], places[CRITIC]
         self._action_map = ActionMap(context.action_space)
-        self._size = networks.actions
         super().__init__(config, context, networks.policy, make_learner)
         self._critic: Actor | None = None
         if config.actors_set_priorities and not context.exploit:
             self._critic = make_engine(networks.critic, np.float32, (1, None))
-        self._actions: Array = np.zeros((context.environments, self._size), np.float32)
+        self._actions: Array = np.zeros((context.environments, networks.actions), np.float32)
         self._use(self._exchange.pull())
 
     @classmethod

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import LearnerContext, Pulled, Sampled
 from relaax.algorithm_base.values import one_step_targets
-from relaax.nn.engine import Actor, Engine, Loss, Outputs, make_engine
+from relaax.nn.engine import Engine, Loss, Outputs, make_engine
 
 from .._replay.learner import Columns, ReplayLearner
 from .model import CRITIC, POLICY, ContinuousConfig, Networks, joined_inputs
@@ -57,7 +57,6 @@ class ContinuousLearner(ReplayLearner):
         self._critic = make_engine(networks.critic, np.float32, (1, size))
         self._target_critic = make_engine(networks.critic, np.float32, (1, None))
         self._rng = np.random.default_rng([context.seed, context.learner])
-        self._own_memory: Array | None = None
 
     @abstractmethod
     def _next_values(self, inputs: npt.NDArray[Any]) -> Array:
@@ -96,14 +95,9 @@ class ContinuousLearner(ReplayLearner):
 
     def _write(self, out: Array, engine: Engine, inputs: npt.NDArray[Any], loss: Loss) -> None:
         """Write the gradient of a loss over a batch to `out`."""
-        count = len(inputs)
-        no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)  # there is no LSTM
-        gradient = engine.gradient(inputs[None], no_state, no_restart, loss, out)
+        gradient = self._gradient_of(engine, inputs, loss, out)
         if gradient is not out:
             out[...] = gradient
-
-    def _outputs(self, actor: Actor, inputs: npt.NDArray[Any]) -> Outputs:
-        return actor.act(inputs, np.zeros((len(inputs), 0), np.float32))[0]
 
     def _use(self, pulled: Pulled) -> None:
         super()._use(pulled)

@@ -15,6 +15,7 @@ from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.network import agent_statistics
 from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.transitions import batch_outliers, priorities_of
+from relaax.nn.engine import Actor, Engine, Loss, Outputs
 
 from .model import ReplayConfig
 
@@ -72,6 +73,15 @@ class ReplayLearner(LearnerBase):
         """Use new parameters. A subclass sets those of its networks."""
         self.pulled = pulled
         self._normalization.set_statistics(pulled)
+
+    def _outputs(self, actor: Actor, inputs: npt.NDArray[Any]) -> Outputs:
+        return actor.act(inputs, np.zeros((len(inputs), 0), np.float32))[0]  # there is no LSTM
+
+    def _gradient_of(self, engine: Engine, inputs: npt.NDArray[Any], loss: Loss, out: Array | None) -> Array:
+        """Return the gradient of a loss over a batch, float32 [P]. `inputs`: [B, ...]. `out`: see `Engine.gradient`."""
+        count = len(inputs)
+        no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)  # there is no LSTM
+        return engine.gradient(inputs[None], no_state, no_restart, loss, out)
 
     def _weights(self, sampled: Sampled) -> Array:
         """Return the importance weights divided by the number of examples, float32 [B]."""

@@ -39,14 +39,12 @@ class Learner(ReplayLearner):
         self._use(self.exchange.pull())
 
     def _gradient(self, sampled: Sampled) -> tuple[Array, Array, dict[str, float]]:
-        columns, count = sampled.columns, len(sampled.keys)
+        columns = sampled.columns
         targets = self._targets(columns)
         weights = self._weights(sampled)
         inputs = self._without_outliers(columns, targets, weights)
         loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
-        no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)  # there is no LSTM
-        memory = self.context.parameters.gradient_memory()
-        gradient = self._online.gradient(inputs[None], no_state, no_restart, loss, memory)
+        gradient = self._gradient_of(self._online, inputs, loss, self.context.parameters.gradient_memory())
         return gradient, loss.errors, loss.means | self._held_out_value(columns)
 
     def _targets(self, columns: Columns) -> Array:
@@ -60,7 +58,7 @@ class Learner(ReplayLearner):
         return one_step_targets(self._rewards(columns), columns["discount"], values)
 
     def _values(self, engine: Engine, inputs: npt.NDArray[Any]) -> Array:
-        return self._q.values(engine.act(inputs, np.zeros((len(inputs), 0), np.float32))[0])
+        return self._q.values(self._outputs(engine, inputs))
 
     def _held_out_value(self, columns: Columns) -> dict[str, float]:
         """Return the scalar `q/held_out`, the mean value of the held-out states, if it is due."""

@@ -54,10 +54,7 @@ class TensorFlowEngine(Engine):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._parameters)
             outputs, _ = self._forward(self._parameters, inputs, state, restart)
-        computed = {head: output.numpy() for head, output in outputs.items()}
-        by_outputs = checked_derivatives(loss(computed, slice(0, restart.size)), computed)
-        derivatives = {head: tf.convert_to_tensor(by_outputs[head], tf.float32) for head in outputs}
-        gradient: Array = tape.gradient(outputs, self._parameters, derivatives).numpy()
+        gradient: Array = tape.gradient(outputs, self._parameters, _derivatives(outputs, loss, restart.size)).numpy()
         return gradient
 
     def input_gradient(self, inputs: npt.NDArray[Any], loss: Loss) -> Array:
@@ -66,10 +63,7 @@ class TensorFlowEngine(Engine):
             tape.watch(given)
             no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)
             outputs, _ = self._forward(self._parameters, given[None], no_state, no_restart)
-        computed = {head: output.numpy() for head, output in outputs.items()}
-        by_outputs = checked_derivatives(loss(computed, slice(0, count)), computed)
-        derivatives = {head: tf.convert_to_tensor(by_outputs[head], tf.float32) for head in outputs}
-        gradient: Array = tape.gradient(outputs, given, derivatives).numpy()
+        gradient: Array = tape.gradient(outputs, given, _derivatives(outputs, loss, count)).numpy()
         return gradient[:, self._spec.pixels :]
 
     def _outputs(self, flat: Any, inputs: Any, state: Any, restart: Any) -> tuple[dict[str, Any], Any]:
@@ -84,6 +78,13 @@ class TensorFlowEngine(Engine):
 
 
 Tensor = Any
+
+
+def _derivatives(outputs: Mapping[str, Tensor], loss: Loss, count: int) -> dict[str, Tensor]:
+    """Return the derivative of a loss by the outputs of `count` examples, in the form of the outputs."""
+    computed = {head: output.numpy() for head, output in outputs.items()}
+    by_outputs = checked_derivatives(loss(computed, slice(0, count)), computed)
+    return {head: tf.convert_to_tensor(by_outputs[head], tf.float32) for head in outputs}
 
 
 def forward(
