@@ -14,10 +14,8 @@ import pytest
 
 from relaax.algorithm_base import TargetInterval
 from relaax.optim.optimizers import RMSProp
-from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.client import ParameterClient, Transport
 from relaax.parameters.interfaces import FlatVector
-from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.shard import Push
 from support.parameter_servers import SIZE, Models, gradient, parameter_client, registration
 from support.shards import OneShard, Shards, sharded
@@ -48,21 +46,6 @@ def push_of_another_worker(one: OneShard, push_id: int) -> None:
     assert one.core.model is not None
     shard = one.core.model.shard
     shard.push(Push("other", push_id, shard.counters.version, np.ones(shard.size, np.float32), 0, 0, 0))
-
-
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The shards from which the target network was pulled, in order."""
-    asked: list[int] = []
-    pull = ParameterService.pull
-
-    def counted(service: ParameterService, request: pb.PullRequest) -> Any:
-        if request.vector:
-            asked.append(service._core.position.index)
-        return pull(service, request)
-
-    monkeypatch.setattr(ParameterService, "pull", counted)
-    return asked
 
 
 @both_ways

@@ -44,21 +44,6 @@ def shard_of(one: OneShard) -> Shard:
     return one.core.model.shard
 
 
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The shards from which the target network was requested, in order."""
-    asked: list[int] = []
-    pull = ParameterService.pull
-
-    def counted(service: ParameterService, request: pb.PullRequest) -> Any:
-        if request.vector:
-            asked.append(service._core.position.index)
-        return pull(service, request)
-
-    monkeypatch.setattr(ParameterService, "pull", counted)
-    return asked
-
-
 @both_ways
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count: int, fetched: list[int]) -> None:

@@ -9,7 +9,35 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from relaax.algorithm_base import Sampled
+
 Tensor = Any
+
+
+def random_columns(count: int, inputs: int, actions: int) -> dict[str, np.ndarray]:
+    """Return the columns of random transitions; the discount is 0.9, or 0 in a third of them."""
+    rng = np.random.default_rng(8)
+    return {
+        "observation": rng.normal(size=(count, inputs)).astype(np.float32),
+        "action": rng.uniform(-1, 1, (count, actions)).astype(np.float32),
+        "reward": rng.normal(size=count).astype(np.float32),
+        "discount": (0.9 * (rng.random(count) < 0.7)).astype(np.float32),
+        "next_observation": rng.normal(size=(count, inputs)).astype(np.float32),
+    }
+
+
+def sampled_from(columns: dict[str, np.ndarray], probabilities: np.ndarray | None = None) -> Sampled:
+    """Return a batch of all transitions of the columns."""
+    count = len(columns["reward"])
+    return Sampled(
+        columns=columns,
+        probabilities=np.full(count, 1 / count) if probabilities is None else probabilities,
+        size=count,
+        ages=np.zeros(count, np.int64),
+        places=np.zeros(count, np.int64),
+        keys=np.arange(count, dtype=np.uint64),
+        incarnations={0: "here"},
+    )
 
 
 @dataclass

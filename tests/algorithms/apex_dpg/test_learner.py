@@ -9,33 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.algorithm_base import Box, LearnerContext, Sampled, TargetInterval, load_algorithm
+from relaax.algorithm_base import Box, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.parameters.interfaces import Registration
-from support.reference_sac import dpg_gradient
+from support.reference_sac import dpg_gradient, random_columns, sampled_from
 
 DPG = load_algorithm("apex_dpg", Path())
 INPUTS, ACTIONS, COUNT = 4, 3, 9
 SPACES = Box(-9, 9, shape=(INPUTS,)), Box(-3, 1, shape=(ACTIONS,))
-RNG = np.random.default_rng(8)
-COLUMNS = {
-    "observation": RNG.normal(size=(COUNT, INPUTS)).astype(np.float32),
-    "action": RNG.uniform(-1, 1, (COUNT, ACTIONS)).astype(np.float32),
-    "reward": RNG.normal(size=COUNT).astype(np.float32),
-    "discount": (0.9 * (RNG.random(COUNT) < 0.7)).astype(np.float32),
-    "next_observation": RNG.normal(size=(COUNT, INPUTS)).astype(np.float32),
-}
+COLUMNS = random_columns(COUNT, INPUTS, ACTIONS)
 PROBABILITIES = np.arange(1.0, COUNT + 1) / np.arange(1.0, COUNT + 1).sum()
-BATCH = Sampled(
-    columns=COLUMNS,
-    probabilities=PROBABILITIES,
-    size=COUNT,
-    ages=np.zeros(COUNT, np.int64),
-    places=np.zeros(COUNT, np.int64),
-    keys=np.arange(COUNT, dtype=np.uint64),
-    incarnations={0: "here"},
-)
+BATCH = sampled_from(COLUMNS, PROBABILITIES)
 
 
 @pytest.mark.parametrize("bound", [None, 1.0, 0.05])

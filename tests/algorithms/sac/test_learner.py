@@ -10,38 +10,18 @@ import pytest
 import tensorflow as tf
 
 from algorithms._continuous.model import joined_inputs
-from relaax.algorithm_base import Box, Dict, LearnerContext, Sampled, TargetInterval, load_algorithm
+from relaax.algorithm_base import Box, Dict, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.parameters.interfaces import Registration
 from relaax.replay.interfaces import Insertion
-from support.reference_sac import sac_gradient
+from support.reference_sac import random_columns, sac_gradient, sampled_from
 
 SAC = load_algorithm("sac", Path())
 INPUTS, ACTIONS, COUNT = 5, 2, 12
 SPACES = Box(-9, 9, shape=(INPUTS,)), Box(-3, 1, shape=(ACTIONS,))
-RNG = np.random.default_rng(8)
-COLUMNS = {
-    "observation": RNG.normal(size=(COUNT, INPUTS)).astype(np.float32),
-    "action": RNG.uniform(-1, 1, (COUNT, ACTIONS)).astype(np.float32),
-    "reward": RNG.normal(size=COUNT).astype(np.float32),
-    "discount": (0.9 * (RNG.random(COUNT) < 0.7)).astype(np.float32),
-    "next_observation": RNG.normal(size=(COUNT, INPUTS)).astype(np.float32),
-}
+COLUMNS = random_columns(COUNT, INPUTS, ACTIONS)
 SIZES = {"inputs": INPUTS, "actions": ACTIONS, "policy_layers": (16, 8), "critic_layers": (16, 8)}
-
-
-def sampled_from(columns: dict[str, np.ndarray], probabilities: np.ndarray | None = None) -> Sampled:
-    count = len(columns["reward"])
-    return Sampled(
-        columns=columns,
-        probabilities=np.full(count, 1 / count) if probabilities is None else probabilities,
-        size=count,
-        ages=np.zeros(count, np.int64),
-        places=np.zeros(count, np.int64),
-        keys=np.arange(count, dtype=np.uint64),
-        incarnations={0: "here"},
-    )
 
 
 def learner_with(spaces: Any = SPACES, **keys: Any) -> tuple[Any, FakeParameters, np.ndarray, np.ndarray]:

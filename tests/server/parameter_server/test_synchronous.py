@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -236,17 +237,22 @@ def test_removed_worker_is_not_awaited_but_its_gradient_counts() -> None:
     assert one.push(1.0, 0.0).pending
 
 
+def result_of_waiting(tested: Shard, version: int, wake: Callable[[], object]) -> list[bool]:
+    """Let worker one wait for a newer version, call `wake`, and return the results of the wait."""
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(tested.await_version("one", version, 60.0)))
+    waiting.start()
+    wait_until(lambda: len(tested._changed._waiters) == 1, "the worker waits")  # type: ignore[attr-defined]
+    wake()
+    waiting.join(30)
+    return found
+
+
 def test_removal_of_the_last_missing_worker_wakes_the_others() -> None:
     tested = shard()
     one, _ = pair(tested)
     one.push(4.0, 0.0)
-    found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(tested.await_version("one", one.version, 60.0)))
-    waiting.start()
-    wait_until(lambda: len(tested._changed._waiters) == 1, "the worker waits")  # type: ignore[attr-defined]
-    tested.stop_waiting_for("two")
-    waiting.join(30)
-    assert found == [True]
+    assert result_of_waiting(tested, one.version, lambda: tested.stop_waiting_for("two")) == [True]
     version = tested.counters.version
     tested.complete_update()
     assert (tested.counters.version, parameters(tested)) == (version + 1, [-4.0, 0.0])
@@ -258,13 +264,7 @@ def test_waiting_worker_is_woken_by_the_update() -> None:
     tested = shard()
     one, two = pair(tested)
     one.push(4.0, 0.0)
-    found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(tested.await_version("one", one.version, 60.0)))
-    waiting.start()
-    wait_until(lambda: len(tested._changed._waiters) == 1, "the worker waits")  # type: ignore[attr-defined]
-    two.push(0.0, 0.0)
-    waiting.join(30)
-    assert found == [False]
+    assert result_of_waiting(tested, one.version, lambda: two.push(0.0, 0.0)) == [False]
 
 
 def test_wait_ends_without_an_update_after_its_time() -> None:
