@@ -20,8 +20,8 @@ class Exchange:
     """The pushes and pulls of an agent or a learner.
 
     Gradients are clipped in place to the norm `gradient_norm_clipping`; with synchronous updates, the parameter server
-    clips their mean instead. Every `sync_interval`-th push also pulls
-    parameters and returns them. `env_steps`: environment steps that the next push counts.
+    clips their mean instead. Every `sync_interval`-th push also pulls parameters and returns them. `env_steps`:
+    environment steps that the next push counts.
     """
 
     def __init__(self, config: ConfigBase, context: AgentContext | LearnerContext) -> None:

@@ -16,14 +16,11 @@ import time
 from typing import Any
 
 import torch
-from sb3_parts import ATARI, ENDLESS, Games, Watch
+from sb3_parts import ATARI, ENDLESS, Games, Watch, learning_speed
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-
-LEAST_UPDATES = 10
-"""Minimum number of updates before the warm-up time starts."""
 
 
 def agent(options: argparse.Namespace, steps: int) -> DQN:
@@ -51,26 +48,7 @@ def agent(options: argparse.Namespace, steps: int) -> DQN:
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Measure updates and steps per second, after a warm-up of learning."""
-    marks: list[tuple[float, int, int]] = []
-    warm: list[float] = []
-
-    def done(watch: BaseCallback) -> bool:
-        updates = watch.model._n_updates  # there is no public name
-        if updates >= LEAST_UPDATES:
-            warm.append(time.monotonic())
-            if warm[-1] - warm[0] >= options.warm_up:
-                marks.append((warm[-1], updates, watch.num_timesteps))
-        return bool(marks) and marks[-1][0] - marks[0][0] >= options.seconds
-
-    agent(options, ENDLESS).learn(ENDLESS, callback=Watch(done))
-    (first, updates, steps), (last, more_updates, more_steps) = marks[0], marks[-1]
-    seconds = last - first
-    return {
-        "updates_per_second": (more_updates - updates) / seconds,
-        "steps_per_second": (more_steps - steps) / seconds,
-        "updates": more_updates - updates,
-        "seconds": seconds,
-    }
+    return learning_speed(agent(options, ENDLESS), options.seconds, options.warm_up)
 
 
 def learned(options: argparse.Namespace) -> dict[str, Any]:

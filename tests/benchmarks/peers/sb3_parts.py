@@ -54,6 +54,34 @@ class Games(VecEnv):
         return [False] * self.num_envs
 
 
+LEAST_UPDATES = 10
+"""Minimum number of updates before the warm-up time starts."""
+
+
+def learning_speed(learner: Any, seconds: float, warm_up: float) -> dict[str, float]:
+    """Return updates and steps per second, and their window, of a learner with replay memory after a warm-up."""
+    marks: list[tuple[float, int, int]] = []
+    warm: list[float] = []
+
+    def done(watch: BaseCallback) -> bool:
+        updates = watch.model._n_updates  # there is no public name
+        if updates >= LEAST_UPDATES:
+            warm.append(time.monotonic())
+            if warm[-1] - warm[0] >= warm_up:
+                marks.append((warm[-1], updates, watch.num_timesteps))
+        return bool(marks) and marks[-1][0] - marks[0][0] >= seconds
+
+    learner.learn(ENDLESS, callback=Watch(done))
+    (first, updates, steps), (last, more_updates, more_steps) = marks[0], marks[-1]
+    passed = last - first
+    return {
+        "updates_per_second": (more_updates - updates) / passed,
+        "steps_per_second": (more_steps - steps) / passed,
+        "updates": more_updates - updates,
+        "seconds": passed,
+    }
+
+
 class Watch(BaseCallback):
     """A callback that ends training if `done` returns true. It calls `done` before each rollout."""
 

@@ -10,39 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 
 import torch
-from sb3_parts import ENDLESS, Watch
+from sb3_parts import learning_speed
 from stable_baselines3 import SAC
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-
-LEAST_UPDATES = 10
-"""Minimum number of updates before the warm-up time starts."""
 
 
 def speed(options: argparse.Namespace) -> dict[str, float]:
     """Measure updates and steps per second, after a warm-up of learning."""
-    marks: list[tuple[float, int, int]] = []
-    warm: list[float] = []
-
-    def done(watch: BaseCallback) -> bool:
-        updates = watch.model._n_updates  # there is no public name
-        if updates >= LEAST_UPDATES:
-            warm.append(time.monotonic())
-            if warm[-1] - warm[0] >= options.warm_up:
-                marks.append((warm[-1], updates, watch.num_timesteps))
-        return bool(marks) and marks[-1][0] - marks[0][0] >= options.seconds
-
     learner = SAC("MlpPolicy", make_vec_env(options.name, 1), learning_starts=options.learning_starts, device="cpu")
-    learner.learn(ENDLESS, callback=Watch(done))
-    (first, updates, steps), (last, more_updates, more_steps) = marks[0], marks[-1]
-    seconds = last - first
-    return {
-        "updates_per_second": (more_updates - updates) / seconds,
-        "steps_per_second": (more_steps - steps) / seconds,
-    }
+    return learning_speed(learner, options.seconds, options.warm_up)
 
 
 def main() -> int:
