@@ -173,7 +173,7 @@ def test_run_without_deepmind_lab_names_the_way_out(runs: Runs) -> None:
 def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     require(make_plan(name, []).run.environment)
     steps = 500 if short else 1500
-    if name.startswith("apex_ale"):
+    if name.startswith(("apex_ale", "apex_dpg", "sac")):
         steps = 1500
     if name.startswith("gorila"):
         steps = 6000  # each worker fills its own replay memory
@@ -186,7 +186,7 @@ def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> Non
         "run.target_return=null",
         "--set",
         "run.target_evaluation=null",
-        *(("--set", "algorithm.learning_starts=500") if name.startswith(("gorila", "apex")) else ()),
+        *(("--set", "algorithm.learning_starts=500") if name.startswith(("gorila", "apex", "sac")) else ()),
         "--no-progress",
         config=name,
     )

@@ -56,7 +56,11 @@ def two_lines(service: Service) -> Iterator[tuple[Line, Line]]:
         for line in (one, two):
             line.open()
             line.init()
-        play((one, two), 8)
+        play([one], 2)
+        # Now each update of one worker is also one of the other: else one of them would wait for the other's last.
+        with waiting_worker(service, two, 8) as playing:
+            play([one], 8)
+            playing.finish()
         yield one, two
 
 
