@@ -53,14 +53,18 @@ def play(lines: Sequence[Line], rollouts: int) -> None:
 def two_lines(service: Service) -> Iterator[tuple[Line, Line]]:
     """Two connections, whose workers participate in the updates."""
     with Line(service.address) as one, Line(service.address) as two:
-        for line in (one, two):
-            line.open()
-            line.init()
+        # After this, each update of one worker is also one of the other, and both are on the same version. Otherwise one of
+        # them would wait for a push of the other that never comes.
+        one.open()
+        one.init()
         play([one], 2)
-        # Now each update of one worker is also one of the other: else one of them would wait for the other's last.
+        wait_until(lambda: service.status.updates == 2, "the first worker's updates")
+        two.open()
+        two.init()
         with waiting_worker(service, two, 8) as playing:
             play([one], 8)
             playing.finish()
+        wait_until(lambda: service.status.updates == 10, "the updates of both")
         yield one, two
 
 
