@@ -183,8 +183,8 @@ class TableDeclaration:
     samples_per_insert: target ratio of sampled to inserted items; None if inserts and samples do not wait for each
         other.
     min_size: number of items that must be inserted before the first sample.
-    error_buffer: number of samples by which inserts or samples may run ahead of this ratio. None for a tenth of
-        `min_size` x `samples_per_insert`, but at least 1,000 x max(1, `samples_per_insert`), enough for large requests.
+    error_buffer: number of samples by which inserts or samples of a shard may run ahead of this ratio. None for a tenth
+        of the shard's `min_size` x `samples_per_insert`, but at least 1,000 x max(1, `samples_per_insert`).
     inserts_wait: whether inserts wait for samples. If not, items may be sampled less often than `samples_per_insert`.
     """
 
@@ -213,16 +213,13 @@ class TableDeclaration:
     def limiter(self, shards: int = 1) -> RateLimiter:
         """Return the limiter of one of `shards` shards.
 
-        The minimum of the default buffer is not divided by `shards`: a request to one of several shards can be as large
-        as a request to a single one.
+        A given buffer and the minimum of the default one are not divided by `shards`: a request to one of several
+        shards can be as large as a request to a single one.
         """
         min_size = math.ceil(self.min_size / shards)
         if self.samples_per_insert is None:
             return RateLimiter(None, min_size)
-        least = max(1.0, self.samples_per_insert)
         buffer = self.error_buffer
         if buffer is None:
-            buffer = max(0.1 * min_size * self.samples_per_insert, 1_000 * least)
-        elif shards > 1:
-            buffer = max(buffer / shards, least)
+            buffer = max(0.1 * min_size * self.samples_per_insert, 1_000 * max(1.0, self.samples_per_insert))
         return RateLimiter(self.samples_per_insert, min_size, buffer, self.inserts_wait)

@@ -96,14 +96,14 @@ def test_invalid_declarations_are_rejected(spoil: Callable[[pb.TableDescription]
 
 
 @pytest.mark.parametrize("shards", [1, 3, 4])
-def test_shard_gets_its_part_of_the_limits(shards: int) -> None:
+def test_shard_gets_its_part_of_the_capacity(shards: int) -> None:
     declaration = numbered(1000, samples_per_insert=8.0, min_size=100, error_buffer=800.0)
     spec = declaration.spec_of_shard(shards)
     assert spec.capacity == -(-1000 // shards)
     limiter = declaration.limiter(shards)
-    assert limiter.await_sample(800 // shards, 0) is False
+    assert limiter.await_sample(800, 0) is False
     with pytest.raises(ValueError, match="need an error_buffer"):
-        limiter.await_sample(800 // shards + 1, 0)
+        limiter.await_sample(801, 0)
 
 
 def test_default_limits_of_shards_allow_large_requests() -> None:
