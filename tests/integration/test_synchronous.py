@@ -53,8 +53,8 @@ def play(lines: Sequence[Line], rollouts: int) -> None:
 def two_lines(service: Service) -> Iterator[tuple[Line, Line]]:
     """Two connections, whose workers participate in the updates."""
     with Line(service.address) as one, Line(service.address) as two:
-        # After this, each update of one worker is also one of the other, and both are on the same version. Otherwise one of
-        # them would wait for a push of the other that never comes.
+        # After this, each update of one worker is also one of the other, and both are on the same version. Otherwise
+        # one of them would wait for a push of the other that never comes.
         one.open()
         one.init()
         play([one], 2)
