@@ -143,9 +143,15 @@ PPO_ERRORS = (
     planted(
         "ppo-steps-not-counted",
         "steps are not counted if the first minibatch diverges",
-        [(AGENT_PY, "if self._exchange.env_steps:", "if False:")],
+        [(AGENT_PY, "if self._exchange.env_steps or not has_steps:", "if not has_steps:")],
         GRADIENT,
         CONTRACT,
+    ),
+    planted(
+        "ppo-epochs-out-of-phase",
+        "with sync all, a worker gathers a rollout while others have minibatches left",
+        [(AGENT_PY, "while self._version % (config.epochs * config.minibatches):", "while False:")],
+        "tests/learning/test_synchronous.py",
     ),
     planted(
         "ppo-mean-over-environments",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext
+from relaax.algorithm_base import AgentContext, Pulled
 from relaax.algorithm_base.ragged import RaggedRollout
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.specification import NetworkSpec
@@ -26,6 +26,9 @@ class Agent(ActorCritic):
     The reply to a push has the parameters for the next minibatch. They contain the updates of other workers, too. The
     ratio is to the likelihood with which this agent acted, so the clipped objective bounds how far all of these updates
     move the policy. An action in progress at an update keeps its likelihood.
+
+    With synchronous updates, the agents end their epochs at the same version of the parameters, so that all gather
+    rollouts at the same time.
     """
 
     def __init__(self, config: Config, context: AgentContext) -> None:
@@ -58,33 +61,51 @@ class Agent(ActorCritic):
     def _open_weights(self, outputs: Mapping[str, Array]) -> None:
         """Return None: the ratio of the loss weighs these actions."""
 
+    def _use(self, pulled: Pulled | None) -> None:
+        super()._use(pulled)
+        if pulled is not None:
+            self._version = pulled.version
+
     def _update(self, batch: Batch) -> None:
-        """Push a gradient for each minibatch of each epoch, until `target_kl` ends the epochs."""
-        if not batch.mask.any():  # all transitions are void
+        config, has_steps = self.config, bool(batch.mask.any())
+        if has_steps:
+            self._use(self._exchange.pull())  # other workers have pushed since the rollout began
+            self._record(batch)
+            self._push_epochs(batch)
+        if self._exchange.env_steps or not has_steps:
             self._use(self._exchange.push(None))
-            return
-        self._use(self._exchange.pull())  # other workers have pushed since the rollout began
-        self._record(batch)
-        config = self.config
+        if config.update_patience is not None:
+            while self._version % (config.epochs * config.minibatches):  # others have minibatches left
+                self._use(self._exchange.push(None))
+
+    def _push_epochs(self, batch: Batch) -> None:
+        """Push a gradient for each minibatch of each epoch, until `target_kl` ends the epochs."""
+        config, metrics, pushed = self.config, self.context.metrics, 0
         for _ in range(config.epochs):
             for minibatch in minibatches(batch, config.minibatches, self._order, recurrent=config.lstm):
-                if not self._push_gradient(minibatch):
-                    if self._exchange.env_steps:
-                        self._use(self._exchange.push(None))
+                is_within, kl = self._push_gradient(minibatch)
+                if not pushed:
+                    metrics.scalar("policy/kl_first", kl)
+                if not is_within:
+                    metrics.scalar("policy/kl_at_end", kl)
                     return
+                pushed += 1
 
-    def _push_gradient(self, minibatch: Batch) -> bool:
-        """Push the gradient of the loss over a minibatch. Return False, without a push, if `target_kl` is exceeded."""
+    def _push_gradient(self, minibatch: Batch) -> tuple[bool, float]:
+        """Push the gradient of the loss over a minibatch, unless its KL divergence exceeds `target_kl`.
+
+        Return whether it was pushed, and the KL divergence.
+        """
         assert self._engine is not None, "an actor-critic agent in exploit mode does not learn"
         loss = ClippedLoss(self.config, self._policy, minibatch)
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(minibatch.inputs, minibatch.state, minibatch.restart, loss, memory)
         scalars = loss.means
-        limit = self.config.target_kl
-        if limit is not None and not scalars["policy/kl"] <= limit:
-            return False
+        kl, limit = scalars["policy/kl"], self.config.target_kl
+        if limit is not None and not kl <= limit:
+            return False, kl
         self._use(self._exchange.push(gradient, scalars.pop("loss"), scalars))
-        return True
+        return True, kl
 
     def _record(self, batch: Batch) -> None:
         """Record the metrics of a rollout: the explained variance of the returns, and clipped actions."""

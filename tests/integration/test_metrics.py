@@ -23,7 +23,7 @@ REALS = {"actions/clipped"}
 ACTOR_CRITIC = {"loss/policy", "loss/value", "loss/entropy"} | REALS
 VALUES = {"loss", "loss/td_error", "q/chosen", "q/held_out", "epsilon", "target/age_frames", "target/age_updates"}
 """Metrics on the page that only actor-critics write, and metrics that only value methods write."""
-PPO = {"policy/kl", "policy/clipped", "value/explained_variance"}
+PPO = {"policy/kl", "policy/kl_first", "policy/kl_at_end", "policy/clipped", "value/explained_variance"}
 SYNCHRONOUS = {name for name in documented() if name.startswith("sync/")}
 CONTROL = {"loss/critic", "q/mean", "temperature", "noise"}
 """Metrics that only ppo, only synchronous updates, and only sac and apex_dpg write."""
@@ -76,7 +76,7 @@ def test_value_methods_write_the_documented_metrics(tmp_path: Path) -> None:
 
 
 def test_ppo_and_synchronous_updates_write_their_metrics(tmp_path: Path) -> None:
-    keys = {"path": "ppo", "episode_len": 16, "sync": "all"}
+    keys = {"path": "ppo", "episode_len": 16, "sync": "all", "target_kl": 1e-9}
     with started_service(tmp_path, **keys) as service:
         train_until_written(service, PPO | SYNCHRONOUS | {PROCESSOR})
         assert written(service.folder) <= documented()

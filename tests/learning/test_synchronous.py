@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from support.gym_training import GymnasiumEnvironments
+from support.processes import wait_until
 from support.shards import sharded
 from support.training import World, judge
 
@@ -59,6 +60,53 @@ class Recording:
         )
 
 
+def configured(algorithm: Algorithm, section: dict[str, Any]) -> Any:
+    return algorithm.configure({"path": algorithm.name, "sync": "all", "sync_patience": BOUND, **section})
+
+
+def client_of(servers: Any, transport: str) -> ParameterClient:
+    return ParameterClient(servers.addresses, transport=transport)  # type: ignore[arg-type]
+
+
+class Worker:
+    """An agent with a client of its own. It plays in a thread, and then closes the client."""
+
+    def __init__(self, algorithm: Algorithm, config: Any, envs: World, client: ParameterClient) -> None:
+        self.client, self._envs = client, envs
+        spaces = envs.observation_space, envs.action_space
+        description = fingerprint(algorithm.name, config, *spaces)
+        registered = client.register(Registration(description, environments=envs.environments))
+        context = AgentContext(
+            *(*spaces, envs.environments, registered.actors, config.seed, False),
+            *(agent_parameters(client, config), client.metrics),
+        )
+        self.agent = algorithm.Agent(config, context)
+        self.pulls: list[int] = []
+        """The agent's version after each step."""
+        self._failures: list[BaseException] = []
+
+    def play(self, steps: int) -> None:
+        self._thread = threading.Thread(target=self._play, args=(steps,), daemon=True)
+        self._thread.start()
+
+    def _play(self, steps: int) -> None:
+        try:
+            actions = self.agent.reset(self._envs.reset())
+            for _ in range(steps):
+                actions = self.agent.step(self._envs.step(actions))
+                self.agent.learn()
+                self.pulls.append(getattr(self.agent, "_version", 0))
+        except BaseException as error:
+            self._failures.append(error)
+        finally:
+            self.client.close()
+
+    def finish(self) -> None:
+        self._thread.join(BOUND)
+        assert not self._thread.is_alive()
+        assert self._failures == []
+
+
 def trained(
     section: dict[str, Any],
     all_envs: Sequence[World],
@@ -68,42 +116,18 @@ def trained(
     algorithm: Algorithm = DA3C,
 ) -> tuple[npt.NDArray[np.float32], int]:
     """Train with a worker for each of `all_envs`, in threads. Return the parameters and the number of updates."""
-    config = algorithm.configure({"path": algorithm.name, "sync": "all", "sync_patience": BOUND, **section})
-    spaces = all_envs[0].observation_space, all_envs[0].action_space
-    description = fingerprint(algorithm.name, config, *spaces)
-    failures: list[BaseException] = []
-
-    def work(agent: Any, envs: World, client: ParameterClient) -> None:
-        try:
-            actions = agent.reset(envs.reset())
-            for _ in range(steps):
-                actions = agent.step(envs.step(actions))
-                agent.learn()
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            client.close()
-
+    config = configured(algorithm, section)
     with sharded(shards, AlgorithmModels(algorithm, config)) as servers, ExitStack() as opened:
-        workers = []
-        for envs in all_envs:  # in order, so that the actors are the same in each run
-            client = ParameterClient(servers.addresses, transport=transport)  # type: ignore[arg-type]
-            opened.callback(client.close)
-            registered = client.register(Registration(description, environments=envs.environments))
-            context = AgentContext(
-                *(*spaces, envs.environments, registered.actors, config.seed, False),
-                *(agent_parameters(client, config), client.metrics),
-            )
-            workers.append((algorithm.Agent(config, context), envs, client))
-        for _, _, client in workers:  # from now on, updates wait for these workers
-            client.push(None, 0)
-        threads = [threading.Thread(target=work, args=worker, daemon=True) for worker in workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(BOUND)
-            assert not thread.is_alive()
-        assert failures == []
+        workers = [  # in order, so that the actors are the same in each run
+            Worker(algorithm, config, envs, opened.enter_context(closing(client_of(servers, transport))))
+            for envs in all_envs
+        ]
+        for worker in workers:  # from now on, updates wait for these workers
+            worker.client.push(None, 0)
+        for worker in workers:
+            worker.play(steps)
+        for worker in workers:
+            worker.finish()
         counters = [one.core.model.shard.counters for one in servers.all]  # type: ignore[union-attr]
         assert {each.discarded for each in counters} == {0}
         return servers.parameters, counters[0].version
@@ -133,6 +157,27 @@ def test_two_agents_learn_as_one_with_all_environments(algorithm: Algorithm, sha
     two, same = trained(section, parts, steps, shards, transport, algorithm)
     assert updates == same >= 10
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
+
+
+def test_late_worker_of_ppo_gathers_rollouts_when_the_others_do() -> None:
+    """Else each worker would wait in its epochs while the other one gathers a rollout."""
+    config = configured(PPO, {"network": {"dense": [4]}, "episode_len": 5, "epochs": 3, "minibatches": 2})
+    with sharded(1, AlgorithmModels(PPO, config)) as servers, ExitStack() as opened:
+        early, late = (
+            Worker(PPO, config, Recording(part, 400), opened.enter_context(closing(client_of(servers, "auto"))))
+            for part in (slice(0, 3), slice(3, 8))
+        )
+        shard = servers.all[0].core.model.shard  # type: ignore[union-attr]
+        early.play(400)
+        wait_until(lambda: shard.counters.version >= 20, "the first worker has made epochs")
+        late.play(100)
+        for worker in (early, late):
+            worker.finish()
+        assert {version % 6 for version in early.pulls + late.pulls[5:]} == {0}
+        shared = set(late.pulls[5:])
+        assert len(shared) >= 15
+        assert shared <= set(early.pulls)
+        assert shard.counters.discarded <= 1, "only the late worker's first gradient may be stale"
 
 
 def test_workers_learn_cartpole_together() -> None:
