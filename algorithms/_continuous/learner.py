@@ -18,8 +18,16 @@ from .model import CRITIC, POLICY, ContinuousConfig, Networks, joined_inputs
 Array = npt.NDArray[np.float32]
 
 
+def normalized_weights(weights: Array) -> Array:
+    """Return the weights of a batch divided by their sum, float32 [B], for means; unchanged if all are 0."""
+    total = weights.sum()
+    return weights / total if total else weights
+
+
 class CriticLoss:
     """The loss of the critics: the sum over them, and over a batch, of w_i (Q(s_i, a_i) - y_i)^2 / 2.
+
+    `value` is the mean of Q(s_i, a_i) over them and, with the weights w_i, over the batch.
 
     An engine calls it with the outputs of some examples (head -> float32 [B, 1]). `targets`, `weights`: float32 [B].
     """
@@ -29,6 +37,7 @@ class CriticLoss:
         self.errors: Array = np.zeros_like(targets)
         """The mean over the critics of |Q(s_i, a_i) - y_i|, of the examples so far, float32 [B]."""
         self.loss = self.value = 0.0
+        self._normalized = normalized_weights(weights)
 
     def __call__(self, outputs: Outputs, part: slice) -> dict[str, Array]:
         weights, derivatives = self._weights[part], {}
@@ -36,7 +45,7 @@ class CriticLoss:
             errors = values[:, 0] - self._targets[part]
             self.errors[part] += np.abs(errors) / np.float32(len(outputs))
             self.loss += 0.5 * float(np.dot(weights, errors * errors))
-            self.value += float(np.dot(weights, values[:, 0])) / len(outputs)
+            self.value += float(np.dot(self._normalized[part], values[:, 0])) / len(outputs)
             derivatives[head] = (weights * errors)[:, None]
         return derivatives
 
@@ -64,7 +73,7 @@ class ContinuousLearner(ReplayLearner):
 
     @abstractmethod
     def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, scalars: dict[str, float]) -> Loss:
-        """Return the loss of the policy. It adds its means to `scalars`. `weights`: float32 [B], with the sum 1."""
+        """Return the loss of the policy. It adds its means, with the `weights`, float32 [B], to `scalars`."""
 
     def _gradient(self, sampled: Sampled) -> tuple[Array, Array, dict[str, float]]:
         columns = sampled.columns

@@ -65,3 +65,9 @@ def test_gradient_and_priorities_equal_those_of_tensorflow(bound: float | None) 
     joined = np.concatenate([COLUMNS["observation"], COLUMNS["action"]], axis=1)
     values = learner._critic.act(joined, np.zeros((COUNT, 0)))[0]["q"][:, 0]
     np.testing.assert_allclose(given, [np.abs(values - targets) + 0.25], rtol=1e-3)
+    weights = PROBABILITIES**-0.4
+    assert dict(parameters_client.scalars)["q/mean"] == pytest.approx(np.average(values, weights=weights), rel=1e-4)
+    outputs, _ = learner._policy.act(COLUMNS["observation"], np.zeros((COUNT, 0)))
+    joined[:, INPUTS:] = np.tanh(outputs["mean"])
+    best = learner._critic.act(joined, np.zeros((COUNT, 0)))[0]["q"][:, 0]
+    assert dict(parameters_client.scalars)["loss/policy"] == pytest.approx(-np.average(best, weights=weights), rel=1e-4)
