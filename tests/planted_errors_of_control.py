@@ -244,4 +244,41 @@ CONTROL_ERRORS = (
         [("relaax/parameters/client.py", "registration.purpose.may_update and registration.wants_target)", "True)")],
         "tests/parameters/test_soft_target.py",
     ),
+    planted(
+        "actions-wait-for-inserts",
+        "actions are sent after transitions were inserted",
+        [
+            (
+                "relaax/algorithm_base/transitions.py",
+                "held)\n            self._prepare()\n",
+                "held)\n            self._prepare()\n            self.insert()\n",
+            )
+        ],
+        "tests/algorithms/sac/test_agent.py",
+    ),
+    planted(
+        "last-transitions-are-lost",
+        "an orderly end loses the transitions that do not fill an insertion",
+        [
+            (
+                "relaax/algorithm_base/transitions.py",
+                "            self._writer.insert_at_end(insertion)\n",
+                "            pass\n",
+            )
+        ],
+        "tests/algorithms/sac/test_agent.py",
+    ),
+    planted(
+        "last-insertions-are-not-sent",
+        "insertions at the end are not sent to the shard",
+        [("relaax/replay/client/writer.py", "[*self._retries, *self._last], [], []", "[*self._retries], [], []")],
+        "tests/replay/test_client.py",
+    ),
+    planted(
+        "means-of-losses-by-raw-weights",
+        "means for metrics are with weights whose sum is below 1",
+        [("algorithms/_continuous/learner.py", "return weights / total if total else weights", "return weights")],
+        "tests/algorithms/apex_dpg/test_learner.py",
+        "tests/algorithms/sac/test_learner.py",
+    ),
 )

@@ -105,7 +105,11 @@ class ReplayAgent(AgentBase):
         return self._act()
 
     def learn(self) -> None:
-        """Run the bundled learner. Push the step count if the last push was `actor_interval` steps ago."""
+        """Insert transitions, and run the bundled learner.
+
+        Push the step count if the last push was `actor_interval` steps ago.
+        """
+        self._transitions.insert()
         if not self._step_pending:
             return
         self._step_pending = False
@@ -115,6 +119,9 @@ class ReplayAgent(AgentBase):
             self._steps_since_push = 0
             self._use_if_any(self._exchange.push(None))
             self._record_exploration()
+
+    def close(self) -> None:
+        self._transitions.close()
 
     def _run_learner(self, learner: ReplayLearner) -> None:
         assert self.context.replay is not None, "a bundled learner needs a replay memory"

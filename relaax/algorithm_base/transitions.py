@@ -291,6 +291,8 @@ class _Completed:
 class WriterTransitions:
     """The transitions of the environments of one writer. Call `act` and `outcome` alternately.
 
+    They do not wait for replay memory. `insert` does, so call it after the actions were sent.
+
     The action at t becomes a transition with the reward R = r_t + gamma r_{t+1} + ... + gamma^(k-1) r_{t+k-1}, the next
     observation at t + k, and the discount gamma^k. k is n (`steps`), or less at an episode's end:
 
@@ -348,14 +350,28 @@ class WriterTransitions:
         self._columns: list[dict[str, npt.NDArray[Any]]] = []  # not inserted yet
         self._priorities: list[Numbers] = []
         self._count = 0
+        self._ready: list[Insertion] = []
 
     def clear(self) -> None:
-        """Start an episode in every environment. Insert the complete transitions, and discard the others."""
+        """Start an episode in every environment. The next `insert` inserts the complete transitions only."""
         self._open[:] = False
         self._completed = None
         if self._count:
-            self._insert()
+            self._prepare()
         self._buffer.clear()
+
+    def insert(self) -> None:
+        """Insert the transitions if they fill an insertion, or if their episode was cleared (see `ReplayWriter`)."""
+        ready, self._ready = self._ready, []
+        for insertion in ready:
+            self._writer.insert(insertion)
+
+    def close(self) -> None:
+        """Insert all complete transitions when the writer is closed."""
+        self.clear()
+        ready, self._ready = self._ready, []
+        for insertion in ready:
+            self._writer.insert_at_end(insertion)
 
     def act(
         self,
@@ -390,7 +406,7 @@ class WriterTransitions:
         if self._count >= self._insert_size:
             if held is not None:
                 self._buffer.renew(self._observations, self._open, held)
-            self._insert()
+            self._prepare()
 
     def outcome(
         self,
@@ -460,7 +476,8 @@ class WriterTransitions:
             self._priorities.append(priorities_of(errors, self._offset))
         self._count += len(rows)
 
-    def _insert(self) -> None:
+    def _prepare(self) -> None:
+        """Make insertions of the complete transitions."""
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
         priorities = np.concatenate(self._priorities) if self._priorities else None
         self._columns, self._priorities, self._count = [], [], 0
@@ -476,7 +493,8 @@ class WriterTransitions:
         for start in range(0, np.count_nonzero(learnable), LARGEST_INSERT):
             part = slice(start, start + LARGEST_INSERT)
             divided = {name: column[part] for name, column in columns.items()}
-            self._writer.insert(Insertion(divided, None if priorities is None else priorities[part], frames, first))
+            ordered = None if priorities is None else priorities[part]
+            self._ready.append(Insertion(divided, ordered, frames, first))
 
     def _learnable(self, columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
         """Return which transitions are within the limits, bool [B]. Log and record how many are not."""
@@ -502,6 +520,14 @@ class Transitions:
     def clear(self) -> None:
         for writer in self._writers:
             writer.clear()
+
+    def insert(self) -> None:
+        for writer in self._writers:
+            writer.insert()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
 
     def act(self, *arguments: Any) -> None:
         for writer in self._writers:

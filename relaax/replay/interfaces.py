@@ -62,6 +62,13 @@ class ReplayWriter(ABC):
         lost. Raises ReplayUnavailable if no shard is available for too long, and ReplayError.
         """
 
+    def insert_at_end(self, insertion: Insertion) -> None:
+        """Insert items at the latest when the replay memory is closed, once, without waiting for learners.
+
+        The items are lost if the shard is not available then.
+        """
+        self.insert(insertion)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:

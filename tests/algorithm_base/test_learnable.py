@@ -78,6 +78,7 @@ def test_transitions_beyond_limits_are_dropped_and_logged(
         inputs[1] = LARGEST
     for _ in range(200):
         transitions.act(inputs, NOTHING, np.zeros(2, np.int64))
+        transitions.insert()
         step = StepResult(rewards, [inputs], NOTHING, NOTHING, NOTHING)
         transitions.outcome(step, rewards, None, None)
     count = sum(len(insertion.columns["reward"]) for insertion in writer.inserted)
@@ -94,6 +95,7 @@ def test_frames_of_dropped_transitions_are_released() -> None:
     rewards, inputs = np.full(2, 1e15), np.ones((2, *layout.inputs), np.uint8)
     for _ in range(500):
         transitions.act(inputs, NOTHING, np.zeros(2, np.int64))
+        transitions.insert()
         transitions.outcome(StepResult(rewards, [inputs], NOTHING, NOTHING, NOTHING), rewards, None, None)
     assert writer.inserted == []
     assert sum(len(frames) for frames in transitions._buffer._frames) < 50  # type: ignore[union-attr]

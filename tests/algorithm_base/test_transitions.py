@@ -128,6 +128,7 @@ def play_episodes(
             oracle.episode.append(Moment(inputs[i].copy(), int(actions[i]), worth[i]))
         values_of_both = worth[np.arange(N), actions], best(inputs)
         transitions.act(inputs, restart, actions, values_of_both, valid_in(inputs) if masked else None, held)
+        transitions.insert()
         return [actions]
 
     inputs = encoder.reset(envs.reset())
@@ -272,6 +273,7 @@ def test_insertions_refer_only_to_their_own_frames() -> None:
             transitions.act(inputs, restart, np.zeros(2, np.int64))
         step = envs.step([np.zeros(2, np.int64)])
         cut_off = step.cut_off()
+        transitions.insert()
         transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
         inputs, restart = encoder.push(step.observations, step.restart), step.restart
     assert len(writer.insertions) > 20
@@ -302,6 +304,7 @@ def test_long_wait_keeps_few_frames() -> None:
         if not waits:
             own.append(inputs[0].copy())
         transitions.act(inputs, restart, np.zeros(2, np.int64), None, None, held if waits else None)
+        transitions.insert()
         step = envs.step([np.zeros(2, np.int64)])
         if 10 <= number + 1 < 600 or 605 <= number + 1 < 1200:
             step = replace(step, unwanted=held)
@@ -347,6 +350,7 @@ def test_insertions_of_many_environments_are_divided() -> None:
     inputs, restart, acted, held = encoder.reset(envs.reset()), np.ones(count, np.bool_), 0, []
     for _ in range(6):
         transitions.act(inputs, restart, np.zeros(count, np.int64))
+        transitions.insert()
         held.append(inputs.copy())
         step = envs.step([np.zeros(count, np.int64)])
         acted += step.env_steps
@@ -354,6 +358,7 @@ def test_insertions_of_many_environments_are_divided() -> None:
         transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
         inputs, restart = encoder.push(step.observations, step.restart), step.restart
     transitions.act(inputs, restart, np.zeros(count, np.int64))
+    transitions.insert()
     assert sum(inserted) == replay.table.size == acted
     assert max(inserted) == LARGEST_INSERT
     sampled = replay.sample(LARGEST_INSERT, 0.0)

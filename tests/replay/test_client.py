@@ -59,6 +59,30 @@ def test_inserted_items_are_sampled() -> None:
         np.testing.assert_allclose(weights, np.where(found.columns["number"] == 3, 1 / 3, 1.0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("before", [0, 3, 4])
+def test_last_items_are_inserted_when_the_client_closes(before: int) -> None:
+    """`before`: number of items that the limiter has accepted; after 4 it accepts no more."""
+    declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=4.0)
+    with serving() as shards:
+        with client_of(shards, declaration) as client:
+            (writer,) = client.writers
+            for number in range(before):
+                writer.insert(numbers(number))
+            flush(client)
+            writer.insert_at_end(numbers(10, 11))
+            assert table_of(shards[0]).size == before
+        assert table_of(shards[0]).size == before + 2
+
+
+def test_last_items_are_lost_without_a_server() -> None:
+    with serving() as shards, client_of(shards, numbered(), patience=5.0) as client:
+        shards[0].stop()
+        client.writers[0].insert_at_end(numbers(1))
+        began = time.monotonic()
+        client.close()
+        assert time.monotonic() - began < 30
+
+
 def test_priorities_are_updated_without_waiting() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         client.writers[0].insert(numbers(1, 2))
@@ -236,7 +260,7 @@ def test_writers_without_learners_wait_for_a_bounded_time(monkeypatch: pytest.Mo
 
 def test_shard_whose_limiter_refuses_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_sampler, "CALL_WAIT", 0.1)
-    declaration = numbered(samples_per_insert=1.0, min_size=2, error_buffer=200.0)
+    declaration = numbered(samples_per_insert=1.0, min_size=2, error_buffer=100.0)
     with serving(2) as shards, client_of(shards, declaration, actors=[0, 1]) as client:
         for number in range(40):
             client.writers[0].insert(numbers(number))

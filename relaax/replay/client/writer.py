@@ -69,6 +69,7 @@ class RemoteWriter(ReplayWriter):
         self._in_flight: list[_PendingInsert] = []  # pipelined inserts without an answer, oldest first
         self._in_flight_memory: ShardMemory | None = None
         self._retries: list[_PendingInsert] = []  # pipelined inserts that were not accepted
+        self._last: list[_PendingInsert] = []  # inserts to send in `finish`
         self._not_yet = False  # whether the shard did not accept them because the learners must catch up
         self._deregistration: Any = None  # kept because gRPC cancels a future without references
         self._incarnation = ""
@@ -88,6 +89,9 @@ class RemoteWriter(ReplayWriter):
                 self._deliver_pending()
                 self._deliver(pending)
 
+    def insert_at_end(self, insertion: Insertion) -> None:
+        self._last.append(self._to_pending(insertion))
+
     def flush(self) -> None:
         """Wait for the answers to all pipelined inserts, and send rejected ones again. Any thread may call it.
 
@@ -104,10 +108,10 @@ class RemoteWriter(ReplayWriter):
                 self._lock.release()
 
     def finish(self, seconds: float) -> None:
-        """Wait for the answers to pipelined inserts. Never raises.
+        """Wait for the answers to pipelined inserts, and send those of `insert_at_end`. Never raises.
 
-        Each insert that was not accepted is sent once more, to be forced, with `seconds` as timeout. If another thread
-        is inserting for more than `seconds`, return without waiting for answers.
+        Each insert that was not accepted is sent once more. The shard forces these inserts. `seconds` is the timeout of
+        a request. If another thread is inserting for more than `seconds`, return without waiting for answers.
         """
         if not self._lock.acquire(timeout=seconds):  # another thread is inserting
             return
@@ -120,9 +124,11 @@ class RemoteWriter(ReplayWriter):
     def _finish(self, seconds: float) -> None:
         while self._in_flight:
             self._receive_oldest()
-        retries, self._retries = self._retries, []
+        remaining, self._retries, self._last = [*self._retries, *self._last], [], []
         self._is_closing, self._timeout = True, seconds
-        for pending in retries:
+        for pending in remaining:
+            if self._link is None and (other := self._next_available()) is not None:
+                self._switch(*other)
             link = self._link
             registered = link is not None and link.incarnation == self._incarnation
             if link is None or not registered or not self._send_once(link, self._incarnation, pending):

@@ -48,6 +48,23 @@ def worlds(environments: int = 4) -> RandomEnvironments:
 
 
 @pytest.mark.parametrize("name", ["sac", "apex_dpg"])
+def test_actions_do_not_wait_for_insertions(name: str) -> None:
+    """The worker sends the actions before it calls `learn`. At the end, all complete transitions are inserted."""
+    agent, _, replay = agent_of(name, n_step=1)
+    assert replay is not None
+    world = worlds()
+    actions = agent.reset(world.reset())
+    for number in range(7):
+        agent.learn()
+        inserted = replay.table.size
+        actions = agent.step(world.step(actions))
+        assert replay.table.size == inserted, f"step {number} inserted"
+    assert 0 < inserted < 4 * 7
+    agent.close()
+    assert replay.table.size == 4 * 7
+
+
+@pytest.mark.parametrize("name", ["sac", "apex_dpg"])
 def test_first_actions_are_uniform_within_the_bounds(name: str) -> None:
     agent, _, _ = agent_of(name, 4_000)
     arm, grip = agent.reset([np.zeros((4_000, 3), np.float32)])
