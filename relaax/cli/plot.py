@@ -281,11 +281,12 @@ def draw(
         lines = [_coordinates(run.curve, x) for run in bundle]
         colour, style = f"C{number % 10}", _line_style(number)
         if len(bundle) == 1:
-            axes.plot(*lines[0], label=name, color=colour, **style)
+            axes.plot(*lines[0], label=name, color=colour, marker=_marker(lines[0][0]), **style)
             continue
         xs, median, low, high = band(lines)
         interval = "quartiles" if len(bundle) >= QUARTILES_FROM else "range"
-        axes.plot(xs, median, label=f"{name} (median and {interval} of {len(bundle)})", color=colour, **style)
+        label = f"{name} (median and {interval} of {len(bundle)})"
+        axes.plot(xs, median, label=label, color=colour, marker=_marker(xs), **style)
         axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0.5)
     if target is not None:
         axes.axhline(target, linestyle="--", color="grey", linewidth=1, label=f"target ({target:g})")
@@ -303,6 +304,11 @@ def draw(
     if len(bundles) > 1 or any(run.group for run in runs) or target is not None or references:
         axes.legend()
     return figure
+
+
+def _marker(xs: Array) -> str:
+    """Return the marker of a curve's points: a line through one point is invisible."""
+    return "o" if xs[0] == xs[-1] else ""
 
 
 def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:

@@ -166,6 +166,13 @@ def test_unreadable_curves_are_refused_in_one_sentence(tmp_path, text, expected)
     assert not (tmp_path / "plot.png").exists()
 
 
+@pytest.mark.parametrize("group", [None, "both"])
+def test_curve_of_one_point_is_visible(group):
+    runs = [PlottedRun(name, [(10, 0.0, value)], group) for name, value in (("first", 1.0), ("second", 3.0))]
+    (axes,) = draw(runs, SCALAR).axes
+    assert {line.get_marker() for line in axes.get_lines()} == {"o"}
+
+
 def test_one_run_alone_needs_no_legend():
     (axes,) = draw([PlottedRun("one", CURVE)], SCALAR).axes
     assert axes.get_legend() is None
