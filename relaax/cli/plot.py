@@ -279,14 +279,14 @@ def draw(
         bundles.setdefault(run.group or run.name, []).append(run)
     for number, (name, bundle) in enumerate(bundles.items()):
         lines = [_coordinates(run.curve, x) for run in bundle]
-        colour, style = f"C{number % 10}", _line_style(number)
+        colour = f"C{number % 10}"
         if len(bundle) == 1:
-            axes.plot(*lines[0], label=name, color=colour, marker=_marker(lines[0][0]), **style)
+            axes.plot(*lines[0], label=name, color=colour, **_line_style(number, lines[0][0]))
             continue
         xs, median, low, high = band(lines)
         interval = "quartiles" if len(bundle) >= QUARTILES_FROM else "range"
         label = f"{name} (median and {interval} of {len(bundle)})"
-        axes.plot(xs, median, label=label, color=colour, marker=_marker(xs), **style)
+        axes.plot(xs, median, label=label, color=colour, **_line_style(number, xs))
         axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0.5)
     if target is not None:
         axes.axhline(target, linestyle="--", color="grey", linewidth=1, label=f"target ({target:g})")
@@ -304,11 +304,6 @@ def draw(
     if len(bundles) > 1 or any(run.group for run in runs) or target is not None or references:
         axes.legend()
     return figure
-
-
-def _marker(xs: Array) -> str:
-    """Return the marker of a curve's points: a line through one point is invisible."""
-    return "o" if xs[0] == xs[-1] else ""
 
 
 def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
@@ -336,8 +331,8 @@ def _coordinates(curve: Curve, x: str) -> tuple[Array, Array]:
     return steps if x == "steps" else seconds / 60, values
 
 
-def _line_style(number: int) -> dict[str, Any]:
-    """Return a line style that can be distinguished from the others without color."""
+def _line_style(number: int, xs: Array) -> dict[str, Any]:
+    """Return a line style that can be distinguished from the others without color, and shows a single point."""
     style = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))[number % 4]
-    marker = ("", "o", "s", "^", "D", "v", "x")[number // 4 % 7]
+    marker = ("", "o", "s", "^", "D", "v", "x")[number // 4 % 7] or ("o" if xs[0] == xs[-1] else "")
     return {"linestyle": style, "marker": marker, "markevery": 0.1, "markersize": 4, "linewidth": 1.5}
