@@ -275,8 +275,14 @@ SERVER_ERRORS = (
     ),
     planted(
         "error-buffer-of-each-shard",
-        "each replay shard has the error buffer of all shards",
-        [(DECLARATION_PY, "buffer = max(buffer / shards, least)", "pass")],
+        "replay shards divide the declared error buffer",
+        [
+            (
+                DECLARATION_PY,
+                "buffer = self.error_buffer\n",
+                "buffer = self.error_buffer and self.error_buffer / shards\n",
+            )
+        ],
         DECLARATION,
     ),
     planted(
@@ -288,7 +294,7 @@ SERVER_ERRORS = (
     planted(
         "large-requests-of-many-shards",
         "the default buffer of many shards is too small for a large request",
-        [(DECLARATION_PY, "1_000 * least)", "1_000 * least / shards)")],
+        [(DECLARATION_PY, "1_000 * max(1.0,", "1_000 / shards * max(1.0,")],
         DECLARATION,
     ),
     planted(

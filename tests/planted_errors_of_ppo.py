@@ -43,12 +43,12 @@ PPO_ERRORS = (
         [
             (
                 AGENT_PY,
-                "        self._record(batch)\n",
-                "        self._record(batch)\n"
-                "        shape = batch.mask.shape\n"
-                "        outputs = self._actor.act(batch.inputs.reshape(-1, 2), np.zeros((batch.mask.size, 0)))[0]\n"
-                "        newest = self._policy.log_probability(outputs, batch.actions.reshape(-1)).reshape(shape)\n"
-                "        batch.log_probability[:] = newest\n",
+                "            self._record(batch)\n",
+                "            self._record(batch)\n"
+                "            shape, none = batch.mask.shape, np.zeros((batch.mask.size, 0))\n"
+                "            outputs, _ = self._actor.act(batch.inputs.reshape(-1, 2), none)\n"
+                "            newest = self._policy.log_probability(outputs, batch.actions.reshape(-1)).reshape(shape)\n"
+                "            batch.log_probability[:] = newest\n",
             )
         ],
         GRADIENT,

@@ -39,11 +39,7 @@ class Agent(ActorCritic):
         config, context, inputs = self.config, self.context, self._inputs
         buffer: type[Rollout | RaggedRollout] = RaggedRollout if context.out_of_step else Rollout
         return buffer(
-            config.episode_len,
-            context.environments,
-            spec,
-            inputs.dtype,
-            self._policy,
+            *(config.episode_len, context.environments, spec, inputs.dtype, self._policy),
             mask_size=inputs.mask_size,
             log_probabilities=True,
         )
@@ -80,32 +76,21 @@ class Agent(ActorCritic):
 
     def _push_epochs(self, batch: Batch) -> None:
         """Push a gradient for each minibatch of each epoch, until `target_kl` ends the epochs."""
-        config, metrics, pushed = self.config, self.context.metrics, 0
+        assert self._engine is not None, "an actor-critic agent in exploit mode does not learn"
+        config, metrics, first = self.config, self.context.metrics, True
         for _ in range(config.epochs):
             for minibatch in minibatches(batch, config.minibatches, self._order, recurrent=config.lstm):
-                is_within, kl = self._push_gradient(minibatch)
-                if not pushed:
-                    metrics.scalar("policy/kl_first", kl)
-                if not is_within:
-                    metrics.scalar("policy/kl_at_end", kl)
+                loss = ClippedLoss(config, self._policy, minibatch)
+                memory = self.context.parameters.gradient_memory()
+                gradient = self._engine.gradient(minibatch.inputs, minibatch.state, minibatch.restart, loss, memory)
+                scalars = loss.means
+                if first:
+                    metrics.scalar("policy/kl_first", scalars["policy/kl"])
+                if config.target_kl is not None and not scalars["policy/kl"] <= config.target_kl:
+                    metrics.scalar("policy/kl_at_end", scalars["policy/kl"])
                     return
-                pushed += 1
-
-    def _push_gradient(self, minibatch: Batch) -> tuple[bool, float]:
-        """Push the gradient of the loss over a minibatch, unless its KL divergence exceeds `target_kl`.
-
-        Return whether it was pushed, and the KL divergence.
-        """
-        assert self._engine is not None, "an actor-critic agent in exploit mode does not learn"
-        loss = ClippedLoss(self.config, self._policy, minibatch)
-        memory = self.context.parameters.gradient_memory()
-        gradient = self._engine.gradient(minibatch.inputs, minibatch.state, minibatch.restart, loss, memory)
-        scalars = loss.means
-        kl, limit = scalars["policy/kl"], self.config.target_kl
-        if limit is not None and not kl <= limit:
-            return False, kl
-        self._use(self._exchange.push(gradient, scalars.pop("loss"), scalars))
-        return True, kl
+                self._use(self._exchange.push(gradient, scalars.pop("loss"), scalars))
+                first = False
 
     def _record(self, batch: Batch) -> None:
         """Record the metrics of a rollout: the explained variance of the returns, and clipped actions."""
