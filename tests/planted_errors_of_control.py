@@ -277,7 +277,7 @@ CONTROL_ERRORS = (
     planted(
         "means-of-losses-by-raw-weights",
         "means for metrics are with weights whose sum is below 1",
-        [("algorithms/_continuous/learner.py", "return weights / total if total else weights", "return weights")],
+        [("algorithms/_continuous/learner.py", "or 1.0", "* 0.0 + 1.0")],
         "tests/algorithms/apex_dpg/test_learner.py",
         "tests/algorithms/sac/test_learner.py",
     ),

@@ -18,16 +18,10 @@ from .model import CRITIC, POLICY, ContinuousConfig, Networks, joined_inputs
 Array = npt.NDArray[np.float32]
 
 
-def normalized_weights(weights: Array) -> Array:
-    """Return the weights of a batch divided by their sum, float32 [B], for means; unchanged if all are 0."""
-    total = weights.sum()
-    return weights / total if total else weights
-
-
 class CriticLoss:
     """The loss of the critics: the sum over them, and over a batch, of w_i (Q(s_i, a_i) - y_i)^2 / 2.
 
-    `value` is the mean of Q(s_i, a_i) over them and, with the weights w_i, over the batch.
+    `value` is the sum over the batch of w_i Q(s_i, a_i), as a mean over the critics.
 
     An engine calls it with the outputs of some examples (head -> float32 [B, 1]). `targets`, `weights`: float32 [B].
     """
@@ -37,7 +31,6 @@ class CriticLoss:
         self.errors: Array = np.zeros_like(targets)
         """The mean over the critics of |Q(s_i, a_i) - y_i|, of the examples so far, float32 [B]."""
         self.loss = self.value = 0.0
-        self._normalized = normalized_weights(weights)
 
     def __call__(self, outputs: Outputs, part: slice) -> dict[str, Array]:
         weights, derivatives = self._weights[part], {}
@@ -45,7 +38,7 @@ class CriticLoss:
             errors = values[:, 0] - self._targets[part]
             self.errors[part] += np.abs(errors) / np.float32(len(outputs))
             self.loss += 0.5 * float(np.dot(weights, errors * errors))
-            self.value += float(np.dot(self._normalized[part], values[:, 0])) / len(outputs)
+            self.value += float(np.dot(weights, values[:, 0])) / len(outputs)
             derivatives[head] = (weights * errors)[:, None]
         return derivatives
 
@@ -72,8 +65,8 @@ class ContinuousLearner(ReplayLearner):
         """Return the values of the next observations, float32 [B]. `inputs`: [B, ...], normalised."""
 
     @abstractmethod
-    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, scalars: dict[str, float]) -> Loss:
-        """Return the loss of the policy. It adds its means, with the `weights`, float32 [B], to `scalars`."""
+    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, sums: dict[str, float]) -> Loss:
+        """Return the loss of the policy. It adds sums with the `weights`, float32 [B], to `sums`, by metric."""
 
     def _gradient(self, sampled: Sampled) -> tuple[Array, Array, dict[str, float]]:
         columns = sampled.columns
@@ -86,10 +79,12 @@ class ContinuousLearner(ReplayLearner):
         critic_loss = CriticLoss(targets, weights)
         by_critic = joined_inputs(inputs, columns["action"])
         self._write(parts[CRITIC], self._critic, by_critic, critic_loss)
-        scalars = {"loss/critic": critic_loss.loss, "q/mean": critic_loss.value}
-        self._write(parts[POLICY], self._policy, inputs, self._policy_loss(inputs, weights, scalars))
+        sums = {"q/mean": critic_loss.value}
+        self._write(parts[POLICY], self._policy, inputs, self._policy_loss(inputs, weights, sums))
         self._write_further(parts)
-        return gradient, critic_loss.errors, {"loss": critic_loss.loss, **scalars}
+        total = float(weights.sum()) or 1.0
+        means = {name: value / total for name, value in sums.items()}
+        return gradient, critic_loss.errors, {"loss": critic_loss.loss, "loss/critic": critic_loss.loss, **means}
 
     def _targets(self, columns: Columns) -> Array:
         values = self._next_values(self._inputs(columns["next_observation"]))

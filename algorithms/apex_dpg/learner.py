@@ -10,7 +10,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import LearnerContext, Pulled
 from relaax.nn.engine import Loss, Outputs, make_engine
 
-from .._continuous.learner import ContinuousLearner, normalized_weights
+from .._continuous.learner import ContinuousLearner
 from .._continuous.model import MEAN, POLICY, joined_inputs
 from .config import Config
 
@@ -34,17 +34,16 @@ class Learner(ContinuousLearner):
         values: Array = self._outputs(self._target_critic, joined_inputs(inputs, actions))["q"][:, 0]
         return values
 
-    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, scalars: dict[str, float]) -> Loss:
-        scalars["loss/policy"], normalized = 0.0, normalized_weights(weights)
+    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, sums: dict[str, float]) -> Loss:
+        sums["loss/policy"] = 0.0
         bound = np.inf if self.config.action_gradient_clipping is None else self.config.action_gradient_clipping
 
         def loss(outputs: Outputs, part: slice) -> dict[str, Array]:
             actions, share = np.tanh(outputs[MEAN]), weights[part][:, None]
-            shown = normalized[part]
 
             def minus_value(values: Outputs, _: slice) -> dict[str, Array]:
                 """Return the derivative of the sum over the batch of -Q."""
-                scalars["loss/policy"] -= float(np.dot(shown, values["q"][:, 0]))
+                sums["loss/policy"] -= float(np.vdot(share, values["q"]))
                 return {"q": np.full_like(values["q"], -1)}
 
             by_inputs = self._critic.input_gradient(joined_inputs(inputs[part], actions), minus_value)

@@ -11,7 +11,7 @@ from relaax.algorithm_base import LearnerContext
 from relaax.nn.engine import Loss, Outputs
 from relaax.nn.squashed_gaussian import SquashedSample, sample
 
-from .._continuous.learner import ContinuousLearner, normalized_weights
+from .._continuous.learner import ContinuousLearner
 from .._continuous.model import joined_inputs
 from .model import LOG_TEMPERATURE, Config
 
@@ -44,14 +44,14 @@ class Learner(ContinuousLearner):
         least: Array = np.minimum(outputs["q1"][:, 0], outputs["q2"][:, 0])
         return least - self._temperature * drawn.log_probability
 
-    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, scalars: dict[str, float]) -> Loss:
+    def _policy_loss(self, inputs: npt.NDArray[Any], weights: Array, sums: dict[str, float]) -> Loss:
         temperature = self._temperature
-        scalars |= {"loss/policy": 0.0, "loss/entropy": 0.0, "temperature": float(temperature)}
+        self.context.metrics.scalar("temperature", float(temperature))
+        sums |= {"loss/policy": 0.0, "loss/entropy": 0.0}
         self._by_log_temperature = 0.0
-        normalized = normalized_weights(weights)
 
         def loss(outputs: Outputs, part: slice) -> dict[str, Array]:
-            drawn, share, shown = self._sample(outputs), weights[part], normalized[part]
+            drawn, share = self._sample(outputs), weights[part]
             least = np.zeros(len(share), np.float32)
 
             def minus_least(values: Outputs, _: slice) -> dict[str, Array]:
@@ -63,8 +63,8 @@ class Learner(ContinuousLearner):
 
             by_inputs = self._critic.input_gradient(joined_inputs(inputs[part], drawn.actions), minus_least)
             log_probability = drawn.log_probability
-            scalars["loss/policy"] += float(np.dot(shown, temperature * log_probability - least))
-            scalars["loss/entropy"] -= float(np.dot(shown, log_probability))
+            sums["loss/policy"] += float(np.dot(share, temperature * log_probability - least))
+            sums["loss/entropy"] -= float(np.dot(share, log_probability))
             self._by_log_temperature -= float(np.dot(share, log_probability + np.float32(self._target_entropy)))
             return drawn.gradient(temperature * share, by_inputs[:, -self._networks.actions :])
 

@@ -369,8 +369,7 @@ class WriterTransitions:
     def close(self) -> None:
         """Insert all complete transitions when the writer is closed."""
         self.clear()
-        ready, self._ready = self._ready, []
-        for insertion in ready:
+        for insertion in self._ready:
             self._writer.insert_at_end(insertion)
 
     def act(
@@ -493,8 +492,7 @@ class WriterTransitions:
         for start in range(0, np.count_nonzero(learnable), LARGEST_INSERT):
             part = slice(start, start + LARGEST_INSERT)
             divided = {name: column[part] for name, column in columns.items()}
-            ordered = None if priorities is None else priorities[part]
-            self._ready.append(Insertion(divided, ordered, frames, first))
+            self._ready.append(Insertion(divided, None if priorities is None else priorities[part], frames, first))
 
     def _learnable(self, columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
         """Return which transitions are within the limits, bool [B]. Log and record how many are not."""

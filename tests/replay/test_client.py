@@ -61,7 +61,7 @@ def test_inserted_items_are_sampled() -> None:
 
 @pytest.mark.parametrize("before", [0, 3, 4])
 def test_last_items_are_inserted_when_the_client_closes(before: int) -> None:
-    """`before`: number of items that the limiter has accepted; after 4 it accepts no more."""
+    """`before`: number of earlier items. The limiter accepts 4."""
     declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=4.0)
     with serving() as shards:
         with client_of(shards, declaration) as client:

@@ -108,7 +108,7 @@ class RemoteWriter(ReplayWriter):
                 self._lock.release()
 
     def finish(self, seconds: float) -> None:
-        """Wait for the answers to pipelined inserts, and send those of `insert_at_end`. Never raises.
+        """Wait for the answers to pipelined inserts, and send the last inserts. Never raises.
 
         Each insert that was not accepted is sent once more. The shard forces these inserts. `seconds` is the timeout of
         a request. If another thread is inserting for more than `seconds`, return without waiting for answers.
