@@ -7,13 +7,14 @@ RemoteProtocolError.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from relaax.rlx.errors import ErrorCode, ProtocolError, above_maximum, below_one, too_many_bytes
-from relaax.rlx.leaf_checks import LeavesCheck, is_within
+from relaax.rlx.leaf_checks import LeavesCheck, check_numbers, is_within
 from relaax.rlx.messages import (
     MAX_NUMBER,
     MAX_REWARD,
@@ -31,6 +32,7 @@ from relaax.rlx.messages import (
     Metrics,
     Reset,
     Step,
+    Welcome,
 )
 from relaax.rlx.metric_names import missing_metric_name, normalize_name
 
@@ -38,13 +40,16 @@ from relaax.rlx.metric_names import missing_metric_name, normalize_name
 class Checker:
     """A checker of the messages of one connection.
 
-    `limits` and `out_of_step` are the welcome's. Before it, they have their defaults.
+    `limits`, `out_of_step` and `chosen_actions` are the welcome's, and `parameters` is the number of its parameters, or
+    None without `environment_parameters`. Before it, they have their defaults.
     """
 
     def __init__(self, hello: Hello) -> None:
         n = hello.environments
         self.limits = Limits()
         self.out_of_step = False
+        self.chosen_actions = False
+        self.parameters: int | None = None
         self._shape = (n,)
         self._reports_episodes = hello.reports_episodes
         self._observation = LeavesCheck(hello.observation_space, n, bounded=False)
@@ -69,6 +74,12 @@ class Checker:
             Metrics: self._check_metrics,
         }
 
+    def admit(self, welcome: Welcome) -> None:
+        """Set the limits and the capabilities of the welcome."""
+        self.limits = welcome.limits
+        self.out_of_step, self.chosen_actions = welcome.out_of_step, welcome.chosen_actions
+        self.parameters = len(welcome.parameter_names) if welcome.environment_parameters else None
+
     def check(self, message: Message) -> None:
         """Raise ProtocolError if a message does not fit the handshake."""
         self._between_after = self.between_episodes
@@ -89,8 +100,8 @@ class Checker:
     def _check_step(self, step: Step) -> None:
         self._check_numbers("reward", step.reward, MAX_REWARD)
         away = self.between_episodes
-        unmarked = away is step.terminated is step.truncated is step.first is step.idle is None
-        if unmarked and step.final_observation is None:
+        unmarked = away is step.terminated is step.truncated is step.first is step.idle is step.chosen is None
+        if unmarked and step.final_observation is step.action is None:
             self._observation.check("observation", step.observation)  # the usual step: a reward and an observation
         else:
             self._check_marks(step)
@@ -119,6 +130,8 @@ class Checker:
         else:
             self._check_ends(ended, first)
             self._check_final(replaced, truncated, step.final_observation)
+        waiting = idle if ended is None else _intersection(idle, ~ended)
+        self._check_chosen(step, _union(first, waiting))
         self._between_after = _union(_intersection(_union(away, ended), idle), shown)
 
     def _check_ends(self, ended: Mask, first: Mask | None) -> None:
@@ -153,10 +166,36 @@ class Checker:
             raise _missing_final_observation(truncated)
         if message.final_observation is not None:
             self._observation.check("final_observation", message.final_observation)
+        self._check_chosen(message, self.between_episodes)
         self._check_episodes(message.episodes)
+
+    def _check_chosen(self, message: Step | Reset, void: Mask | None) -> None:
+        """Check the client's own actions. `void`: the environments that have taken no action, bool [N]."""
+        chosen = self._check_mask("chosen", message.chosen)
+        if chosen is None:
+            if message.action is not None:
+                raise _invalid("action came without chosen")
+            return
+        if not self.chosen_actions:
+            raise _invalid(f"chosen marks {_format_environments(chosen)}, and the welcome has no chosen_actions")
+        if (wrong := _intersection(chosen, void)) is not None:
+            raise _invalid(f"chosen marks {_format_environments(wrong)}, which took no action")
+        self._action.check("action", message.action, chosen)
 
     def _check_actions(self, message: Actions) -> None:
         self._action.check("action", message.action)
+        if message.parameters_of or message.parameters is not None:
+            self._check_parameters(message)
+
+    def _check_parameters(self, message: Actions) -> None:
+        if self.parameters is None:
+            raise _invalid("parameters came with actions, and the welcome has no environment_parameters")
+        of = message.parameters_of
+        if any(after <= before for before, after in itertools.pairwise(of)):
+            raise _invalid("parameters_of must be increasing")
+        if of and not 0 <= of[-1] < self._shape[0]:
+            raise _invalid(above_maximum("parameters_of", of[-1], self._shape[0] - 1))
+        check_numbers("parameters", message.parameters, len(of) * self.parameters)
 
     def _check_returns(self, message: EpisodeReturns) -> None:
         self._check_numbers("episode_return", message.episode_return, MAX_NUMBER)

@@ -254,7 +254,7 @@ class _Connection:
         self._max_frame_bytes = min(self._max_frame_bytes, welcome.limits.max_frame_bytes)
         self._reader.max_frame_bytes = self._max_frame_bytes
         if self._checker is not None:
-            self._checker.limits, self._checker.out_of_step = welcome.limits, welcome.out_of_step
+            self._checker.admit(welcome)
 
 
 class ClientConnection(_Connection):

@@ -7,9 +7,11 @@ import math
 import re
 
 from relaax.rlx.errors import ErrorCode, ProtocolError, above_maximum, below_one, too_many_bytes
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, Autoreset, Hello, Limits, Welcome
+from relaax.rlx.leaf_checks import check_numbers
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_PARAMETERS, Autoreset, Hello, Limits, Welcome
 from relaax.rlx.spaces import Space
 from relaax.rlx.wire.decoding import check_version
+from relaax.rlx.wire.encoding import CAPABILITIES
 from relaax.rlx.wire.space_encoding import check_space
 
 MAX_TEXT_BYTES = 256  # of each name and version
@@ -52,8 +54,10 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
     for name in ("server_version", "algorithm"):
         _check_text(name, getattr(welcome, name), MAX_TEXT_BYTES)
     _check_session_id(welcome.session_id)
-    if welcome.out_of_step and not hello.out_of_step:
-        raise _invalid("out_of_step is true in the welcome, and the hello did not ask for it")
+    for name in CAPABILITIES:
+        if getattr(welcome, name) and not getattr(hello, name):
+            raise _invalid(f"{name} is true in the welcome, and the hello did not ask for it")
+    _check_parameters(welcome, hello.environments)
     limits = welcome.limits
     for name in ("idle_timeout_seconds", "heartbeat_seconds"):
         seconds = getattr(limits, name)
@@ -73,6 +77,10 @@ def limits_for(hello: Hello, limits: Limits) -> Limits:
     # base64 turns 3 bytes into 4; an environment's numbers, masks and episodes take less than 256 bytes of JSON
     per_environment = 3 * max(2 * observation, action) // 2 + 256
     leaves = sum(1 for _ in hello.observation_space.elements()) + sum(1 for _ in hello.action_space.elements())
+    if hello.chosen_actions:
+        per_environment += 3 * action // 2
+    if hello.environment_parameters:  # a double takes less than 32 bytes of JSON
+        per_environment += 32 * MAX_PARAMETERS
     needed = hello.environments * per_environment + leaves * 512
     return dataclasses.replace(limits, max_frame_bytes=min(limits.max_frame_bytes, max(needed, _LEAST_FRAME_BYTES)))
 
@@ -85,8 +93,23 @@ def nbytes(space: Space) -> int:
 def _least_frame_bytes(hello: Hello, codec: str) -> int:
     """Return the encoded size, in bytes, of the arrays in the largest message that these environments need."""
     copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
-    data = hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
+    observation, action = copies * nbytes(hello.observation_space), nbytes(hello.action_space)
+    data = hello.environments * (observation + action if hello.chosen_actions else max(observation, action))
     return 4 * data // 3 if codec == "json" else data
+
+
+def _check_parameters(welcome: Welcome, environments: int) -> None:
+    """Raise ProtocolError if the parameters of environments in a welcome are invalid."""
+    names, values = welcome.parameter_names, welcome.parameters
+    if (names or values is not None) and not welcome.environment_parameters:
+        raise _invalid("parameters came with a welcome without environment_parameters")
+    if len(names) > MAX_PARAMETERS:
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, above_maximum("parameter_names", len(names), MAX_PARAMETERS))
+    for index, name in enumerate(names):
+        _check_text(f"parameter_names[{index}]", name, MAX_TEXT_BYTES)
+        if not name or name in names[:index]:
+            raise _invalid(f"parameter_names[{index}] {'appears twice' if name else 'is empty'}")
+    check_numbers("parameters", values, len(names) * environments)
 
 
 def _check_text(name: str, text: str, most: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.messages import Mask
+from relaax.rlx.messages import MAX_NUMBER, Mask, Parameters
 from relaax.rlx.spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
 from relaax.rlx.value_mismatch import dtype_mismatch, shape_mismatch
 
@@ -104,6 +104,16 @@ def is_within(numbers: npt.NDArray[Any], most: float) -> bool:
         return bool(np.abs(numbers).max() <= most)  # the maximum is NaN if an element is NaN
     few: list[float] = numbers.ravel().tolist()
     return max(few) <= most and min(few) >= -most and math.isfinite(sum(few))  # a sum with NaN is NaN
+
+
+def check_numbers(field: str, values: Parameters | None, count: int) -> None:
+    """Raise ProtocolError (INVALID_VALUE) unless `values` are `count` numbers in range; None means no number."""
+    found = 0 if values is None else len(values)
+    if found != count:
+        raise _invalid(f"{field} has {found} numbers; {count} are needed")
+    if values is not None and not is_within(values, MAX_NUMBER):
+        wrong = values[np.argmin(np.abs(values) <= MAX_NUMBER)]
+        raise _invalid(f"{field} holds {wrong}; at most {MAX_NUMBER:g} is allowed, and not NaN")
 
 
 def _are_bits(leaf: Leaf) -> Any:

@@ -22,12 +22,14 @@ MAX_ENVIRONMENTS = 65_536  # on one connection
 MAX_FRAME_SKIP = 1_000
 MAX_REWARD = 1e15
 """The largest magnitude of a reward. The square of a sum of 10,000 such rewards fits float32, which agents use."""
+MAX_PARAMETERS = 64  # of an environment
 MAX_NUMBER = 1e30
-"""The largest magnitude of a return and of a metric's value. Sums of such numbers do not overflow float64."""
+"""The largest magnitude of a return, a parameter and a metric's value. Sums of such numbers do not overflow float64."""
 
 Leaves = list[npt.NDArray[np.generic]]
 Mask = npt.NDArray[np.bool_]
 Rewards = npt.NDArray[np.float64]
+Parameters = npt.NDArray[np.float64]
 
 
 class Autoreset(enum.IntEnum):
@@ -77,6 +79,8 @@ class Hello:
     session_id: str = ""
     reports_episodes: bool = False
     out_of_step: bool = False
+    chosen_actions: bool = False
+    environment_parameters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,11 @@ class Welcome:
     protocol_version: int = PROTOCOL_VERSION
     server_version: str = ""
     out_of_step: bool = False
+    chosen_actions: bool = False
+    environment_parameters: bool = False
+    parameter_names: Sequence[str] = ()
+    parameters: Parameters | None = None
+    """Values for the first episode of each environment, float64 of shape [N x P]; None without `parameter_names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,8 @@ class Init:
 class Step:
     """The outcome of the last actions. Rewards are float64 of shape [N].
 
+    `chosen`: the environments that took the client's action, in `action`, instead of the agent's.
+
     Most messages are `Step` and `Actions`. They are not frozen, because that would double the time to make one.
     """
 
@@ -127,6 +138,8 @@ class Step:
     first: Mask | None = None
     episodes: Sequence[Episode] = ()
     idle: Mask | None = None
+    chosen: Mask | None = None
+    action: Leaves | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +150,8 @@ class Reset:
     truncated: Mask | None = None
     final_observation: Leaves | None = None
     episodes: Sequence[Episode] = ()
+    chosen: Mask | None = None
+    action: Leaves | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +184,15 @@ class Bye:
 
 @dataclass(slots=True)
 class Actions:
-    """The actions to take next."""
+    """The actions to take next.
+
+    `parameters_of`: indices of the environments that have new parameters for their next episode, increasing.
+    `parameters`: their values, float64 of shape [len(parameters_of) x P].
+    """
 
     action: Leaves
+    parameters_of: Sequence[int] = ()
+    parameters: Parameters | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from relaax.rlx.messages import (
 )
 from relaax.rlx.metric_names import missing_metric_name
 from relaax.rlx.wire.arrays import read_array
-from relaax.rlx.wire.encoding import LIMIT_FIELDS, Wire
+from relaax.rlx.wire.encoding import CAPABILITIES, LIMIT_FIELDS, Wire
 from relaax.rlx.wire.space_encoding import MAX_LEAVES, read_space
 
 _E = TypeVar("_E", bound=enum.IntEnum)
@@ -155,7 +155,7 @@ def _hello(part: rlx_pb2.Hello) -> Hello:
         frame_skip=part.frame_skip or 1,
         session_id=part.session_id,
         reports_episodes=part.reports_episodes,
-        out_of_step=part.out_of_step,
+        **{name: getattr(part, name) for name in CAPABILITIES},
     )
 
 
@@ -167,7 +167,9 @@ def _welcome(part: rlx_pb2.Welcome) -> Welcome:
         limits=Limits(**{name: getattr(part.limits, name) for name in LIMIT_FIELDS}),
         protocol_version=part.protocol_version,
         server_version=part.server_version,
-        out_of_step=part.out_of_step,
+        **{name: getattr(part, name) for name in CAPABILITIES},
+        parameter_names=tuple(part.parameter_names),
+        parameters=_numbers(part.parameters) if len(part.parameters) else None,
     )
 
 
@@ -186,6 +188,8 @@ def _step(part: rlx_pb2.Step) -> Step:
         _mask(part.first),
         _episodes(part.episodes),
         _mask(part.idle),
+        _mask(part.chosen),
+        _leaves(part.action, "action") if len(part.action) else None,
     )
 
 
@@ -196,7 +200,14 @@ def _reset(part: rlx_pb2.Reset) -> Reset:
         _mask(part.truncated),
         _leaves(final, "final_observation") if len(final) else None,
         _episodes(part.episodes),
+        _mask(part.chosen),
+        _leaves(part.action, "action") if len(part.action) else None,
     )
+
+
+def _actions(part: rlx_pb2.Actions) -> Actions:
+    parameters = _numbers(part.parameters) if len(part.parameters) else None
+    return Actions(_leaves(part.action, "action"), tuple(part.parameters_of), parameters)
 
 
 def _error(part: rlx_pb2.Error) -> Error:
@@ -217,7 +228,7 @@ _READERS: dict[str, Callable[[Any], Message]] = {
     "pong": lambda part: Pong(part.nonce),
     "bye": lambda part: Bye(part.reason),
     "welcome": _welcome,
-    "actions": lambda part: Actions(_leaves(part.action, "action")),
+    "actions": _actions,
     "episode_returns": lambda part: EpisodeReturns(_numbers(part.episode_return)),
     "error": _error,
     "training_finished": lambda part: TrainingFinished(part.message, part.global_step),

@@ -18,6 +18,7 @@ from relaax.rlx.messages import (
     Mask,
     Message,
     Metrics,
+    Parameters,
     Ping,
     Pong,
     Reset,
@@ -53,6 +54,11 @@ def _mask(mask: Mask | None, target: Any) -> None:
         target.extend(mask.tolist())
 
 
+def _numbers(numbers: Parameters | None, target: Any) -> None:
+    if numbers is not None:
+        target.extend(numbers.tolist())
+
+
 def _episodes(episodes: Sequence[Episode], target: Any) -> None:
     for episode in episodes:
         target.add(environment=episode.environment, episode_return=episode.episode_return, length=episode.length)
@@ -68,7 +74,8 @@ def _hello(message: Hello, part: rlx_pb2.Hello) -> None:
     part.mode = int(message.mode)  # type: ignore[assignment]
     part.session_id = message.session_id
     part.reports_episodes = message.reports_episodes
-    part.out_of_step = message.out_of_step
+    for name in CAPABILITIES:
+        setattr(part, name, getattr(message, name))
 
 
 def _welcome(message: Welcome, part: rlx_pb2.Welcome) -> None:
@@ -76,8 +83,14 @@ def _welcome(message: Welcome, part: rlx_pb2.Welcome) -> None:
         setattr(part, name, getattr(message, name))
     for name in LIMIT_FIELDS:
         setattr(part.limits, name, getattr(message.limits, name))
-    part.out_of_step = message.out_of_step
+    for name in CAPABILITIES:
+        setattr(part, name, getattr(message, name))
+    part.parameter_names.extend(message.parameter_names)
+    _numbers(message.parameters, part.parameters)
 
+
+CAPABILITIES = ("out_of_step", "chosen_actions", "environment_parameters")
+"""Fields of a hello that ask for a capability, and of a welcome that grant it."""
 
 LIMIT_FIELDS = (
     "max_frame_bytes",
@@ -104,6 +117,8 @@ def _step(message: Step, part: rlx_pb2.Step) -> None:
     _mask(message.first, part.first)
     _episodes(message.episodes, part.episodes)
     _mask(message.idle, part.idle)
+    _mask(message.chosen, part.chosen)
+    _leaves(message.action, part.action)
 
 
 def _reset(message: Reset, part: rlx_pb2.Reset) -> None:
@@ -111,6 +126,8 @@ def _reset(message: Reset, part: rlx_pb2.Reset) -> None:
     _mask(message.truncated, part.truncated)
     _leaves(message.final_observation, part.final_observation)
     _episodes(message.episodes, part.episodes)
+    _mask(message.chosen, part.chosen)
+    _leaves(message.action, part.action)
 
 
 def _metrics(message: Metrics, part: rlx_pb2.Metrics) -> None:
@@ -120,6 +137,8 @@ def _metrics(message: Metrics, part: rlx_pb2.Metrics) -> None:
 
 def _actions(message: Actions, part: rlx_pb2.Actions) -> None:
     _leaves(message.action, part.action)
+    part.parameters_of.extend(message.parameters_of)
+    _numbers(message.parameters, part.parameters)
 
 
 def _returns(message: EpisodeReturns, part: rlx_pb2.EpisodeReturns) -> None:

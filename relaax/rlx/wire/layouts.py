@@ -40,6 +40,8 @@ class StepLayout:
         self._final = _Arrays(step["final_observation"].number, hello.observation_space, n)
         self._first = _field_header(step["first"].number, n)
         self._idle = _field_header(step["idle"].number, n)
+        self._chosen = _field_header(step["chosen"].number, n)
+        self._action = _Arrays(step["action"].number, hello.action_space, n)
         self._plain_size = len(self._reward) + 8 * n + self._observation.nbytes
         header = self._envelope.header(self._plain_size)
         self._plain, self._plain_length = header + self._reward, len(header) + self._plain_size
@@ -53,7 +55,8 @@ class StepLayout:
             return None
         pieces: list[Piece] = [self._plain, _to_c_order(step.reward)]
         self._observation.write(step.observation, pieces)
-        if step.final_observation is None and step.terminated is step.truncated is step.first is step.idle is None:
+        unmarked = step.terminated is step.truncated is step.first is step.idle is step.chosen is None
+        if unmarked and step.final_observation is step.action is None:
             return pieces, self._plain_length
         size = self._plain_size + self._write_mask(self._terminated, step.terminated, pieces)
         size += self._write_mask(self._truncated, step.truncated, pieces)
@@ -62,6 +65,10 @@ class StepLayout:
             size += self._final.nbytes
         size += self._write_mask(self._first, step.first, pieces)
         size += self._write_mask(self._idle, step.idle, pieces)
+        size += self._write_mask(self._chosen, step.chosen, pieces)
+        if step.action is not None:
+            self._action.write(step.action, pieces)
+            size += self._action.nbytes
         header = self._envelope.header(size)
         pieces[0] = header + self._reward
         return pieces, len(header) + size
@@ -87,9 +94,13 @@ class StepLayout:
             end += self._final.nbytes
         first, end = self._read_mask(self._first, payload, end)
         idle, end = self._read_mask(self._idle, payload, end)
+        chosen, end = self._read_mask(self._chosen, payload, end)
+        action = None if chosen is None else self._action.read(payload, end)
+        if action is not None:
+            end += self._action.nbytes
         if end != len(payload):
             return None
-        return Step(reward, observation, terminated, truncated, final, first, idle=idle)
+        return Step(reward, observation, terminated, truncated, final, first, (), idle, chosen, action)
 
     def _reward_offset(self, payload: bytes) -> int:
         """Return the position of the rewards in a step with optional fields; 0 if the layout does not fit."""
@@ -115,7 +126,7 @@ class StepLayout:
 
 
 class ActionsLayout:
-    """The layout of actions."""
+    """The layout of actions without new parameters of environments."""
 
     def __init__(self, hello: Hello) -> None:
         envelope = _Envelope(rlx_pb2.ServerMessage.DESCRIPTOR.fields_by_name["actions"].number)
@@ -124,8 +135,13 @@ class ActionsLayout:
         self._head = envelope.header(self._action.nbytes)
         self._length = len(self._head) + self._action.nbytes
 
-    def write(self, actions: Actions) -> tuple[list[Piece], int]:
-        """Return the payload of `actions` in pieces, and its length in bytes. They must fit the action space."""
+    def write(self, actions: Actions) -> tuple[list[Piece], int] | None:
+        """Return the payload of `actions` in pieces, and its length in bytes; None with `parameters_of`.
+
+        They must fit the action space.
+        """
+        if actions.parameters_of:
+            return None
         pieces: list[Piece] = [self._head]
         self._action.write(actions.action, pieces)
         return pieces, self._length
