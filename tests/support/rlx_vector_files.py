@@ -17,6 +17,7 @@ from relaax.rlx import Bye, Error, Ping, Pong, TrainingFinished
 from relaax.rlx.transitions import _OPEN, TRANSITIONS, Sender, allowed
 
 from .rlx_vector_bad import client_mistakes, server_mistakes
+from .rlx_vector_control import chosen_actions, chosen_mistakes, environment_parameters, parameter_mistakes
 from .rlx_vector_good import control, episodes, plain, spaces
 from .rlx_vector_idle import idle_mistakes, out_of_step, unasked_welcome
 from .rlx_vector_recorder import Recording
@@ -29,13 +30,18 @@ FILES: dict[str, tuple[str, Callable[[], Iterator[Recording]]]] = {
     "plain": ("One environment, plain episodes.", plain),
     "episodes": ("Several environments, and both habits of ending episodes.", episodes),
     "out_of_step": ("Environments that take turns, come and leave.", out_of_step),
+    "chosen_actions": ("Actions that the client chose.", chosen_actions),
+    "environment_parameters": ("Parameters of environments, set by the server.", environment_parameters),
     "spaces": ("Spaces, leaf order and element types.", spaces),
     "control": ("Everything that is not an episode.", control),
     "client_mistakes": (
         "What a server must refuse, and with which code.",
-        lambda: chain(client_mistakes(), idle_mistakes()),
+        lambda: chain(client_mistakes(), idle_mistakes(), chosen_mistakes()),
     ),
-    "server_mistakes": ("What a client must notice.", lambda: chain(server_mistakes(), unasked_welcome())),
+    "server_mistakes": (
+        "What a client must notice.",
+        lambda: chain(server_mistakes(), unasked_welcome(), parameter_mistakes()),
+    ),
 }
 
 
