@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from relaax import rlx
 from relaax.client.connection.scalars import Latency, Scalars
@@ -25,7 +26,7 @@ TLS_VARIABLE = "RELAAX_TLS"
 CA_VARIABLE = "RELAAX_TLS_CA"
 
 _Self = TypeVar("_Self", bound="ClientBase")
-_PARTIAL = np.array([True])
+_ONE = np.array([True])  # the mask of the only environment
 
 
 class ClientBase:
@@ -50,6 +51,10 @@ class ClientBase:
     `retry_seconds`: seconds to retry after a connection was lost; None to retry forever, 0 not to retry.
     `reports_episodes`: whether the environment reports whole episodes itself (`episodes` of send, step and reset),
     because its episodes for training are parts of whole ones. Otherwise the server adds up rewards.
+    `chosen_actions`: whether the client may say which action was really taken, because a person or a script took the
+    controls (`action` of send and reset).
+    `environment_parameters`: whether the server may set `parameters` of the environment for each episode.
+    If the algorithm or the server does not support one of these two, the first connection raises Failure.
     `report_latency`: seconds between reports of the client's own latency metrics (client/latency/...); None for no
     reports.
 
@@ -73,6 +78,8 @@ class ClientBase:
         response_timeout: float = 60.0,
         retry_seconds: float | None = 300.0,
         reports_episodes: bool = False,
+        chosen_actions: bool = False,
+        environment_parameters: bool = False,
         report_latency: float | None = 5.0,
         _environments: int = 1,
         _autoreset: Sequence[rlx.Autoreset] = (rlx.Autoreset.DISABLED,),
@@ -93,10 +100,13 @@ class ClientBase:
             frame_skip=frame_skip,
             reports_episodes=reports_episodes,
             out_of_step=_out_of_step,
+            chosen_actions=chosen_actions,
+            environment_parameters=environment_parameters,
         )
         timeouts = Timeouts(connect_timeout, response_timeout, retry_seconds)
         security = tls_context(tls, tls_ca)
         self._session = Session(address, hello, codec, timeouts, Latency(report_latency), security)
+        self._chosen_actions, self._environment_parameters = chosen_actions, environment_parameters
         self._in_episode = False
         self._interrupted = False
 
@@ -122,6 +132,16 @@ class ClientBase:
 
     def __exit__(self, *_: object) -> None:
         self.disconnect()
+
+    def _parameters(self) -> tuple[Sequence[str], npt.NDArray[np.float64]]:
+        """Return the names of the server's parameters, and their values [N, P] for the next episodes."""
+        if not self._environment_parameters:
+            raise RuntimeError("create the client with environment_parameters=True to receive parameters")
+        return self._session.parameters()
+
+    def _check_chosen_actions(self) -> None:
+        if not self._chosen_actions:
+            raise ValueError("an action was chosen: create the client with chosen_actions=True")
 
     def _prepare_episode(self) -> None:
         if self._in_episode:
@@ -184,9 +204,28 @@ class Client(ClientBase):
     environment only notices a pause. Every call may raise Failure, if the server refuses the client or is unavailable
     for longer than `retry_seconds`; TrainingFinished, if training has finished; and ValueError for a state or a reward
     that the protocol does not carry, such as NaN.
+
+    With `chosen_actions`, a person or a script may take over::
+
+        action = client.send(reward, state, action=own_action)    # the last step took own_action, not the agent's
+
+    With `environment_parameters`, the server sets numbers for each episode::
+
+        state = reset_environment(**client.parameters)
+        action = client.init(state)
     """
 
     _return = 0.0
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The server's parameters for the next episode, by name. Read them before each episode begins.
+
+        Connects if there is no connection. Raises Failure, TrainingFinished, and RuntimeError without
+        `environment_parameters`.
+        """
+        names, values = self._parameters()
+        return dict(zip(names, values[0].tolist(), strict=True))
 
     def init(self, state: Any) -> Any:
         """Begin an episode with its first state. Return the first action."""
@@ -196,35 +235,53 @@ class Client(ClientBase):
         self._return = 0.0
         return self._act.from_leaves(iter(actions.action), True)
 
-    def send(self, reward: float, state: Any, *, episodes: Sequence[rlx.Episode] = ()) -> Any:
-        """Send the reward of the last action and the new state. Return the next action."""
+    def send(self, reward: float, state: Any, *, action: Any = None, episodes: Sequence[rlx.Episode] = ()) -> Any:
+        """Send the reward of the last action and the new state. Return the next action.
+
+        `action`: the action that was really taken, if it was not the agent's.
+        """
         self._check_in_episode()
         number = reward_of(reward)
         leaves = single_leaves(self._observe, state)
-        actions = self._session.step(rlx.Step(np.array([number]), leaves, episodes=episodes))
+        step = rlx.Step(np.array([number]), leaves, episodes=episodes)
+        if action is not None:
+            step.chosen, step.action = _ONE, self._chosen(action)
+        actions = self._session.step(step)
         self._return += number
         if actions is None:
             self._interrupted = True
-            actions = self._session.start(rlx.Init(leaves, partial=_PARTIAL))
+            actions = self._session.start(rlx.Init(leaves, partial=_ONE))
         return self._act.from_leaves(iter(actions.action), True)
 
     def reset(
-        self, reward: float, *, truncated: bool = False, state: Any = None, episodes: Sequence[rlx.Episode] = ()
+        self,
+        reward: float,
+        *,
+        truncated: bool = False,
+        state: Any = None,
+        action: Any = None,
+        episodes: Sequence[rlx.Episode] = (),
     ) -> float:
         """End the episode with the reward of the last action. Return the episode's return, the sum of its rewards.
 
         `truncated`: whether the episode was cut off, not ended by the task's rule. Then the final `state` is required,
         because the agent's bootstrap uses its value.
+        `action`: the action that was really taken, if it was not the agent's.
         """
         self._check_in_episode()
         number = reward_of(reward)
         if truncated and state is None:
             raise ValueError("a truncated episode needs its final state: reset(reward, truncated=True, state=state)")
         final = None if state is None else single_leaves(self._observe, state)
-        mask = np.array([True]) if truncated else None
-        answer = self._session.reset(rlx.Reset(np.array([number]), mask, final, episodes))
+        mask = _ONE if truncated else None
+        chosen, own = (None, None) if action is None else (_ONE, self._chosen(action))
+        answer = self._session.reset(rlx.Reset(np.array([number]), mask, final, episodes, chosen, own))
         self._in_episode = False
         self._return += number
         if answer is None or self._interrupted:
             return self._return
         return float(answer.episode_return[0])
+
+    def _chosen(self, action: Any) -> rlx.Leaves:
+        self._check_chosen_actions()
+        return single_leaves(self._act, action)

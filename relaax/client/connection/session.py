@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 import relaax
 from relaax import rlx
 from relaax.client.connection.address import ServerList
@@ -20,12 +22,20 @@ from relaax.client.connection.failure import ConnectionInterrupted, Failure, Tra
 from relaax.client.connection.scalars import Latency, Scalars
 from relaax.client.connection.wire import ClientWire
 from relaax.libraries import explained
+from relaax.rlx.messages import Parameters
 from relaax.tls import client_context
 
 logger = logging.getLogger("relaax.client")
 
 _Answer = TypeVar("_Answer", rlx.Actions, rlx.EpisodeReturns, rlx.Pong, rlx.Welcome)
 
+
+_CAPABILITIES = {
+    "out_of_step": "environments out of step",
+    "chosen_actions": "actions of the client",
+    "environment_parameters": "parameters of environments",
+}
+"""The capabilities of a hello that its client needs, and their names in errors."""
 
 ALIVE_VARIABLE = "RELAAX_ALIVE_FILE"
 _ALIVE_SECONDS = 1.0
@@ -94,6 +104,9 @@ class Session:
         self._wire: ClientWire | None = None
         self._in_episode = False  # whether this connection has an episode
         self._finished: TrainingFinished | None = None
+        self._parameter_names: Sequence[str] = ()
+        self._parameters = np.zeros((hello.environments, 0))
+        self._parameters_are_read = False  # whether the caller has those of this connection
 
     @property
     def address(self) -> str:
@@ -108,10 +121,24 @@ class Session:
             except ConnectionInterrupted as interrupted:
                 self._handle_loss(interrupted)
 
+    def parameters(self) -> tuple[Sequence[str], Parameters]:
+        """Return the names of the server's parameters, and their values [N, P] for the next episodes.
+
+        The array is the session's own. Connects if there is no connection.
+        """
+        self.connect()
+        self._parameters_are_read = True
+        return self._parameter_names, self._parameters
+
     def start(self, init: rlx.Init) -> rlx.Actions:
-        """Send `init`, over new connections if necessary, and return its answer."""
+        """Send `init`, over new connections if necessary, and return its answer.
+
+        On a connection whose parameters the caller has not read, all episodes are sent as partial.
+        """
         while True:
             self.connect()
+            if self._parameter_names and not self._parameters_are_read:
+                init = replace(init, partial=np.ones(self._hello.environments, np.bool_))
             try:
                 answer = self._request(init, rlx.Actions)
             except ConnectionInterrupted as interrupted:
@@ -119,6 +146,7 @@ class Session:
             else:
                 self._backoff.succeeded()
                 self._in_episode = True
+                self._update_parameters(answer)
                 return answer
 
     def step(self, step: rlx.Step) -> rlx.Actions | None:
@@ -128,6 +156,8 @@ class Session:
         ping = latency.is_due(before)
         answer = self._request_if_begun(step, rlx.Actions, ping)
         if answer is not None:
+            if answer.parameters_of:
+                self._update_parameters(answer)
             now = latency.clock()
             latency.add(now - before)
             if now >= self._alive.due:
@@ -240,12 +270,13 @@ class Session:
         )
         try:
             welcome = self._request(self._hello, rlx.Welcome)
-            if self._hello.out_of_step and not welcome.out_of_step:
-                raise ConnectionInterrupted(
-                    "the server does not support environments out of step: its version is too old, or its algorithm "
-                    f"{welcome.algorithm} does not",
-                    retryable=False,
-                )
+            for capability, what in _CAPABILITIES.items():
+                if getattr(self._hello, capability) and not getattr(welcome, capability):
+                    raise ConnectionInterrupted(
+                        f"the server does not support {what}: its version is too old, or its algorithm "
+                        f"{welcome.algorithm} does not",
+                        retryable=False,
+                    )
         except BaseException:  # refused, or interrupted
             self._abort()
             raise
@@ -253,7 +284,17 @@ class Session:
         logger.info("connected to %s, algorithm %s, %d environment(s)", self.address, welcome.algorithm, count)
         self._servers.record_connected()
         self.scalars.set_limits(welcome.limits)
+        self._receive_parameters(welcome)
         self._hello = replace(self._hello, session_id=welcome.session_id)
+
+    def _receive_parameters(self, welcome: rlx.Welcome) -> None:
+        self._parameter_names, self._parameters_are_read = welcome.parameter_names, False
+        values = np.zeros(0) if welcome.parameters is None else welcome.parameters
+        self._parameters = values.reshape(self._hello.environments, -1).copy()
+
+    def _update_parameters(self, answer: rlx.Actions) -> None:
+        if answer.parameters is not None:
+            self._parameters[list(answer.parameters_of)] = answer.parameters.reshape(len(answer.parameters_of), -1)
 
     def _handle_loss(self, interrupted: ConnectionInterrupted) -> None:
         """Close the connection and record the failure. Raises Failure if no retry is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -71,6 +71,11 @@ class VectorClient(ClientBase):
 
     A void state is any state of the right dtype and shape. `first` is not needed.
 
+    With `chosen_actions`, `chosen` marks the environments that took another action than the agent's, and `actions` is
+    a batch whose other rows are ignored::
+
+        actions = client.step(rewards, states, actions=own_actions, chosen=taken_over)
+
     Lost connections and errors are handled as in `Client`. The outcome of an action in progress is lost too.
     """
 
@@ -102,6 +107,16 @@ class VectorClient(ClientBase):
         self._between: rlx.Mask | None = None  # where NEXT_STEP episodes ended with the last step
         self._lost_ends: _LostEnds | None = None
 
+    @property
+    def parameters(self) -> dict[str, npt.NDArray[np.float64]]:
+        """The server's parameters for the next episode of each environment: arrays [N], by name.
+
+        Read them whenever an environment begins an episode. Connects if there is no connection. Raises Failure,
+        TrainingFinished, and RuntimeError without `environment_parameters`.
+        """
+        names, values = self._parameters()
+        return {name: values[:, column].copy() for column, name in enumerate(names)}
+
     def init(self, states: Any, idle: npt.ArrayLike | None = None) -> Any:
         """Begin an episode in every environment that is not idle. Return the first actions, [N, ...]."""
         self._prepare_episode()
@@ -124,6 +139,9 @@ class VectorClient(ClientBase):
         first: npt.ArrayLike | None = None,
         episodes: Sequence[rlx.Episode] = (),
         idle: npt.ArrayLike | None = None,
+        *,
+        actions: Any = None,
+        chosen: npt.ArrayLike | None = None,
     ) -> Any:
         """Send the outcome of the last actions. Return the next actions, [N, ...].
 
@@ -131,6 +149,8 @@ class VectorClient(ClientBase):
         `final_states`: a batch; or an object array with one state for each environment, None where no episode ended
         (gymnasium's `infos["final_obs"]`). It is required in "same_step" mode where an episode was truncated.
         `idle`: where no next action is wanted; only with `out_of_step`.
+        `actions`, `chosen`: a batch of actions that were really taken, and where they were not the agent's; only with
+        `chosen_actions`.
         """
         self._check_in_episode()
         rewards = _rewards(rewards, len(self._returns))
@@ -139,57 +159,48 @@ class VectorClient(ClientBase):
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
         rests = None if idle is None else self._idle(idle)
+        step = rlx.Step(rewards, leaves, over, cut, final, begun, episodes)
+        step.chosen, step.action = self._chosen(actions, chosen)
         if self._turns is not None and not self._turns.is_plain(over, cut, begun, rests):
-            return self._step_out_of_step(self._turns, rewards, leaves, over, cut, final, begun, rests, episodes)
-        actions = None
+            return self._step_out_of_step(self._turns, step, rests)
+        answer = None
         if self._lost_ends is None:
-            actions = self._session.step(rlx.Step(rewards, leaves, over, cut, final, begun, episodes))
+            answer = self._session.step(step)
         else:
             self._end_all(self._lost_ends, rewards, leaves, over, begun, episodes)
         self._add_up(rewards, over, cut, begun)
-        if actions is None:
+        if answer is None:
             self._interrupted = True
-            actions = self._restart(leaves, over, cut, begun)
-        return self._act.from_leaves(iter(actions.action), False)
+            answer = self._restart(leaves, over, cut, begun)
+        return self._act.from_leaves(iter(answer.action), False)
 
-    def _step_out_of_step(
-        self,
-        turns: Turns,
-        rewards: rlx.Rewards,
-        leaves: rlx.Leaves,
-        over: rlx.Mask | None,
-        cut: rlx.Mask | None,
-        final: rlx.Leaves | None,
-        begun: rlx.Mask | None,
-        idle: rlx.Mask | None,
-        episodes: Sequence[rlx.Episode],
-    ) -> Any:
-        for name, mask in (("terminated", over), ("truncated", cut), ("first", begun)):
+    def _step_out_of_step(self, turns: Turns, step: rlx.Step, idle: rlx.Mask | None) -> Any:
+        """Send a step whose masks are those of the caller, and return the next actions."""
+        over, cut, rewards = step.terminated, step.truncated, step.reward
+        for name, mask in (("terminated", over), ("truncated", cut), ("first", step.first)):
             self._check_shape(name, mask)
-        marks = turns.marks(over, cut, begun, idle)
-        sent = rewards if marks.void is None else np.where(marks.void, 0.0, rewards)
-        actions = self._session.step(
-            rlx.Step(
-                sent,
-                leaves,
-                marks.terminated,
-                marks.truncated,
-                final if marks.truncated is not None else None,
-                marks.first,
-                episodes,
-                marks.idle,
-            )
+        marks = turns.marks(over, cut, step.first, idle)
+        if marks.void is not None:
+            step.reward = np.where(marks.void, 0.0, rewards)
+        step.terminated, step.truncated, step.first, step.idle = (
+            marks.terminated,
+            marks.truncated,
+            marks.first,
+            marks.idle,
         )
-        if actions is None:
+        if marks.truncated is None:
+            step.final_observation = None
+        answer = self._session.step(step)
+        if answer is None:
             self._interrupted = True
             partial, away, marks = turns.restart(marks, idle)
-            actions = self._session.start(rlx.Init(leaves, partial, away))
+            answer = self._session.start(rlx.Init(step.observation, partial, away))
         self._returns += rewards if marks.uncounted is None else np.where(marks.uncounted, 0.0, rewards)
         for mask in (over, cut):
             if mask is not None:
                 self._returns[mask] = 0.0
         turns.commit(marks)
-        return self._act.from_leaves(iter(actions.action), False)
+        return self._act.from_leaves(iter(answer.action), False)
 
     def reset(
         self,
@@ -197,11 +208,15 @@ class VectorClient(ClientBase):
         truncated: npt.ArrayLike | None = None,
         final_states: Any = None,
         episodes: Sequence[rlx.Episode] = (),
+        *,
+        actions: Any = None,
+        chosen: npt.ArrayLike | None = None,
     ) -> npt.NDArray[np.float64]:
         """End the episode of every environment with the rewards of the last actions. Return the returns, [N].
 
         `truncated`: true where the episode was cut off, not ended by the task's rule. Then `final_states`, a batch, is
         required. Where an environment is between two episodes, reward and final state are void, and the return is 0.
+        `actions`, `chosen`: as in `step`.
         """
         self._check_in_episode()
         rewards = _rewards(rewards, len(self._returns))
@@ -216,7 +231,7 @@ class VectorClient(ClientBase):
             self._check_shape("truncated", cut)
             rewards, sent, cut = self._turns.reset(rewards, cut)
             final = None if final is None else self._turns.fill_away(final)
-        message = rlx.Reset(sent, cut, final, episodes)
+        message = rlx.Reset(sent, cut, final, episodes, *self._chosen(actions, chosen))
         answer = self._session.reset(
             message if self._lost_ends is None else self._add_lost_ends(message, self._lost_ends)
         )
@@ -226,6 +241,17 @@ class VectorClient(ClientBase):
         if answer is not None and not self._interrupted:
             returns = answer.episode_return
         return returns
+
+    def _chosen(self, actions: Any, chosen: npt.ArrayLike | None) -> tuple[rlx.Mask | None, rlx.Leaves | None]:
+        """Return the mask `chosen` and the leaves of `actions`; None for both if none was chosen. Raises ValueError."""
+        mask = _mask(chosen)
+        if mask is None:
+            return None, None
+        self._check_chosen_actions()
+        self._check_shape("chosen", mask)
+        if actions is None:
+            raise ValueError("chosen marks an environment: give its action in actions")
+        return mask, self._act.to_leaves(actions, 1)
 
     def _idle(self, idle: npt.ArrayLike) -> rlx.Mask | None:
         """Return `idle` as an array; None if it is all false. Raises ValueError."""
@@ -310,7 +336,7 @@ class VectorClient(ClientBase):
         final = ended.final
         if reset.final_observation is not None:
             final = ended.fill(reset.final_observation)
-        return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
+        return replace(reset, truncated=cut if cut.any() else None, final_observation=final)
 
 
 def _rewards(rewards: npt.ArrayLike, environments: int) -> rlx.Rewards:
