@@ -67,6 +67,12 @@ class ContinuousAgent(ReplayAgent):
             self._transitions.act(inputs.unnormalized, inputs.restart, self._actions, values, None, inputs.held)
         return self._action_map(self._actions, inputs.unwanted)
 
+    def _replace_actions(self, chosen: Mask, actions: Leaves) -> None:
+        taken = np.clip(self._action_map.actions_of(actions), -1, 1)
+        taken = np.where(chosen[:, None], taken, self._actions)
+        values = self._values(self._inputs.newest, taken) if self._critic else None
+        self._transitions.replace_actions(chosen, taken, values)
+
     def _best_values(self, inputs: npt.NDArray[Any], valid: Mask | None) -> Array:
         outputs, _ = self._actor.act(inputs, self._inputs.state)
         return self._values(inputs, np.tanh(outputs[MEAN]))

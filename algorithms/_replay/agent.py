@@ -32,7 +32,7 @@ class ReplayAgent(AgentBase):
     If the last push was `actor_interval` steps ago, it reports its step count and receives parameters.
     """
 
-    out_of_step = True
+    out_of_step = chosen_actions = True
 
     def __init__(
         self, config: ReplayConfig, context: AgentContext, spec: NetworkSpec, make_learner: MakeLearner
@@ -67,6 +67,10 @@ class ReplayAgent(AgentBase):
         """Choose actions for `_inputs`. In training, add them to `_transitions`."""
 
     @abstractmethod
+    def _replace_actions(self, chosen: Mask, actions: Leaves) -> None:
+        """Replace the last actions in `_transitions` by `actions` of the client where `chosen`, bool [N]."""
+
+    @abstractmethod
     def _best_values(self, inputs: npt.NDArray[Any], valid: Mask | None) -> Array:
         """Return the values of the best actions, float32 [N], for the priorities of transitions.
 
@@ -97,6 +101,8 @@ class ReplayAgent(AgentBase):
             valid = self._inputs.truncated_valid(step)
             if final is not None and self.config.actors_set_priorities:
                 values = self._best_values(self._inputs.normalized(final), valid)
+            if step.chosen is not None and step.actions is not None:
+                self._replace_actions(step.chosen, step.actions)
             unit = self._inputs.normalization.reward_unit  # the memory stores clipped rewards in their original unit
             self._transitions.outcome(step, rewards * unit, final, values, unit, valid)
             self._exchange.env_steps += step.env_steps

@@ -76,7 +76,7 @@ class Agent(AgentBase):
     older. The gradient uses the value of this action by the newer parameters.
     """
 
-    out_of_step = True
+    out_of_step = chosen_actions = True
 
     def __init__(self, config: ValueConfig, context: AgentContext) -> None:
         super().__init__(config, context)
@@ -123,6 +123,8 @@ class Agent(AgentBase):
             if final is not None:
                 valid = self._inputs.truncated_valid(step)
                 values = self._final_values(self._inputs.normalized(final), valid)
+            if step.chosen is not None and step.actions is not None:
+                self._rollout.replace_actions(step.chosen, step.actions[0] - self._first_action)
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
             if self._rollout.uneven and self._engine is not None:

@@ -39,7 +39,7 @@ class Agent(AgentBase):
     update, in a held row, gets this weight too, also without `overlap`.
     """
 
-    out_of_step = True
+    out_of_step = chosen_actions = True
 
     def __init__(self, config: PolicyConfig, context: AgentContext) -> None:
         super().__init__(config, context)
@@ -93,6 +93,8 @@ class Agent(AgentBase):
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.truncated_inputs(step)
             values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)
+            if step.chosen is not None and step.actions is not None:
+                self._rollout.replace_actions(step.chosen, self._actions_of.actions_of(step.actions))
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
             if self._rollout.uneven and self._engine is not None:

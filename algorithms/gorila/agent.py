@@ -27,6 +27,7 @@ class Agent(ReplayAgent):
         assert isinstance(context.action_space, Discrete)  # `refusal` has refused other spaces
         self._first_action = context.action_space.start
         self._q = action_values(config, context.action_space)
+        self._newest: Array = np.zeros(0, np.float32)  # values of the newest inputs, float32 [N, A]
         super().__init__(config, context, value_network(config, context.observation_space, self._q), Learner)
         self._use(self._exchange.pull())
 
@@ -41,7 +42,7 @@ class Agent(ReplayAgent):
 
     def _act(self) -> Leaves:
         inputs, config = self._inputs, self.config
-        values = self._values(inputs.newest)
+        values = self._newest = self._values(inputs.newest)
         if self.context.exploit:
             epsilon = 0.0 if config.greedy_exploit else config.exploit_epsilon
             actions = epsilon_greedy(values, epsilon, self._rng, inputs.valid)
@@ -52,6 +53,10 @@ class Agent(ReplayAgent):
                 both = values_of(values, actions), greedy_values(values, valid=inputs.valid)
             self._transitions.act(inputs.unnormalized, inputs.restart, actions, both, inputs.valid, inputs.held)
         return [actions + self._first_action]
+
+    def _replace_actions(self, chosen: Mask, actions: Leaves) -> None:
+        taken = np.where(chosen, actions[0] - self._first_action, 0)
+        self._transitions.replace_actions(chosen, taken, values_of(self._newest, taken))
 
     def _values(self, inputs: npt.NDArray[Any]) -> Array:
         return self._q.values(self._actor.act(inputs, self._inputs.state)[0])

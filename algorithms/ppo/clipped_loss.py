@@ -31,35 +31,35 @@ class ClippedLoss(ActorCriticLoss):
         super().__init__(config, policy, batch)
         assert batch.log_probability is not None, "the rollout must store log-probabilities"
         mask = batch.mask.reshape(-1)
-        self._weights = mask / np.float32(max(mask.sum(), 1))
+        self._weigh(mask / np.float32(max(mask.sum(), 1)))
         self._old_log_probability = batch.log_probability.reshape(-1)
         self._old_values = self._targets - self._advantages
         self._clip, self._value_clip = np.float32(config.clip), config.value_clipping
-        if config.normalize_advantages and np.count_nonzero(mask) > 1:
-            centred = self._advantages - np.dot(self._weights, self._advantages)
-            deviation = np.sqrt(np.dot(self._weights, centred * centred))
+        if config.normalize_advantages and np.count_nonzero(self._own) > 1:
+            shares = self._own / self._own.sum()
+            centred = self._advantages - np.dot(shares, self._advantages)
+            deviation = np.sqrt(np.dot(shares, centred * centred))
             self._advantages = centred / (deviation + np.float32(1e-8))
         self._kl = self._clipped = 0.0
 
     def __call__(self, outputs: Mapping[str, Array], part: slice) -> dict[str, Array]:
-        weights, actions = self._weights[part], self._actions[part]
+        weights, own, actions = self._weights[part], self._own[part], self._actions[part]
         masked = self._policy.masked(outputs, None if self._valid is None else self._valid[part])
         change = (self._policy.log_probability(masked, actions) - self._old_log_probability[part]).astype(np.float32)
-        change = np.where(weights > 0, change, np.float32(0))  # masked steps may have any likelihood
-        ratio, weighted = np.exp(change), weights * self._advantages[part]
+        change = np.where(own > 0, change, np.float32(0))  # the likelihood of others is arbitrary
+        ratio, weighted = np.exp(change), own * self._advantages[part]
         bounded = np.clip(ratio, 1 - self._clip, 1 + self._clip)
         surrogate = np.minimum(ratio * weighted, bounded * weighted)
         # The derivative of r A by log pi is r A. Where the clipped term is smaller, it is 0.
         by_log_probability = np.where(ratio * weighted > surrogate, np.float32(0), -surrogate)
-        by_outputs, _, entropy = self._policy.gradient(
-            masked, actions, by_log_probability=by_log_probability, by_entropy=-self._beta * weights
-        )
+        by_log_probability -= self._cloned(masked, actions, part)
+        by_outputs, _, entropy = self._policy.gradient(masked, actions, by_log_probability, -self._beta * own)
         errors = self._errors(outputs["value"][:, 0], part)
         by_outputs["value"] = (-2 * self._c * weights * errors[0])[:, None]
-        terms = -surrogate.sum(), np.dot(weights, errors[1]), np.dot(weights, entropy)
+        terms = -surrogate.sum(), np.dot(weights, errors[1]), np.dot(own, entropy)
         self._sums = [whole + float(term) for whole, term in zip(self._sums, terms, strict=True)]
-        self._kl += float(np.dot(weights, ratio - 1 - change))
-        self._clipped += float(np.dot(weights, bounded != ratio))
+        self._kl += float(np.dot(own, ratio - 1 - change))
+        self._clipped += float(np.dot(own, bounded != ratio))
         return by_outputs
 
     @property

@@ -40,10 +40,13 @@ class StepResult:
     - If `unwanted[i]` is true, the environment will ignore the next action. If its episode did not end, its row is
       *held*: reward and observation have no meaning, and its last action is still in progress. The outcome of that
       action comes with a later step. Only agents with `AgentBase.out_of_step` get held rows.
+    - If `chosen[i]` is true, the environment took another action than the agent's: row i of `actions`. This is never so
+      in a void or held row. Only agents with `AgentBase.chosen_actions` get such rows.
 
     `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. All are
     read-only: leaves are views of the received message, and messages may share masks. `final_observations` is None if
-    no episode ended. `unwanted` is None if it is all false.
+    no episode ended. `unwanted` is None if it is all false. `chosen` and `actions` (leaves [N, ...], with any elements
+    in other rows) are None if no action was chosen by the client.
 
     `ended`: where an episode ended, terminated or truncated. `restart`: where `observations` starts an episode.
     `plain`: whether `terminated`, `truncated` and `first` are the same array. Then all masks are false, as in most
@@ -58,6 +61,8 @@ class StepResult:
     first: Mask
     final_observations: Leaves | None = None
     unwanted: Mask | None = None
+    chosen: Mask | None = None
+    actions: Leaves | None = None
     ended: Mask = field(init=False)
     restart: Mask = field(init=False)
     plain: bool = field(init=False)
@@ -140,6 +145,11 @@ class AgentBase(ABC):
 
     out_of_step: ClassVar[bool] = False
     """Whether agents handle held rows (see `StepResult`). Otherwise clients that need them are not served."""
+
+    chosen_actions: ClassVar[bool] = False
+    """Whether agents learn from actions of the client (see `StepResult`). Otherwise clients that need this are not
+    served.
+    """
 
     def __init__(self, config: Any, context: AgentContext) -> None:
         self.config = config

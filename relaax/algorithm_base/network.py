@@ -435,6 +435,9 @@ class ActorCriticConfig(AgentConfig):
         "arms/0, with their inner parts. Default of each: 1.",
     )
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
+    cloning_weight: Free[float] = Field(
+        0.0, ge=0, description="Weight of the log-likelihood of actions that clients chose; 0: learn their value only."
+    )
     overlap: Free[bool] = Field(
         True,
         description="Learn while the environments step. false: learn before sending the actions, in the paper's order.",

@@ -53,6 +53,8 @@ class RaggedRollout:
         self._restart: Mask = np.zeros(shape, np.bool_)
         self._valid: Mask = np.ones((*shape, mask_size), np.bool_)
         self._log_probability: Array = np.zeros(shape if log_probabilities else (shape[0], 0), np.float32)
+        self._chosen: Mask = np.zeros(shape, np.bool_)
+        self._has_chosen = False
         self._rewards: Array = np.zeros(shape, np.float32)
         self._discounts: Array = np.zeros(shape, np.float32)
         self._states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, the open one
@@ -103,7 +105,7 @@ class RaggedRollout:
         else:
             acting, at = slice(None), self._even
         self._inputs[at], self._actions[at], self._values[at] = inputs[acting], actions[acting], values[acting]
-        self._restart[at] = restart[acting]
+        self._restart[at], self._chosen[at] = restart[acting], False
         if valid is not None:
             self._valid[at] = valid[acting]
         if log_probability is not None:
@@ -114,6 +116,11 @@ class RaggedRollout:
             starts = self._columns[acting][self._steps[acting] == 0]
             self._states[0, starts], self._weights[starts] = state[starts], 1.0
         self._acted = True
+
+    def replace_actions(self, chosen: Mask, actions: npt.NDArray[Any]) -> None:
+        """Replace the open actions by `actions` [N, ...] where `chosen`, bool [N]. Call it before `outcome`."""
+        at = self._steps[chosen], self._columns[chosen]
+        self._actions[at], self._chosen[at], self._has_chosen = actions[chosen], True, True
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions, except in held rows. For the arguments see `rewards_and_discounts`."""
@@ -172,12 +179,13 @@ class RaggedRollout:
             states=self._states[:, ready].copy(),
             weights=self._weights[ready].copy(),
             log_probability=rows(self._log_probability) if self._log_probability.size else None,
+            chosen=rows(self._chosen) if self._has_chosen else None,
         )
         held = self._held
         if self._acted or held is not None:
             is_open: Any = ready if held is None or self._acted else np.flatnonzero(is_ready & held)
             last: Any = count if even and self._acted else (self._steps[is_open], self._columns[is_open])
-            for array in (self._inputs, self._actions, self._values, self._restart, self._valid):
+            for array in (self._inputs, self._actions, self._values, self._restart, self._valid, self._chosen):
                 array[0, is_open] = array[last]
             if self._log_probability.size:
                 self._log_probability[0, is_open] = self._log_probability[last]
@@ -215,6 +223,7 @@ class RaggedRollout:
             "_rewards",
             "_discounts",
             "_log_probability",
+            "_chosen",
         ):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros_like(array)]))

@@ -27,6 +27,7 @@ class Batch:
     restart: bool [T, N], where an input starts an episode.
     valid: bool [T, N, choices], the actions that were valid; None if observations have no action mask.
     log_probability: float32 [T, N], log pi(a_t | s_t) of the policy that acted; None if the rollout does not store it.
+    chosen: bool [T, N], where the client chose the action; None if it chose none.
     """
 
     inputs: npt.NDArray[Any]
@@ -38,6 +39,7 @@ class Batch:
     restart: Mask
     valid: Mask | None = None
     log_probability: Array | None = None
+    chosen: Mask | None = None
 
 
 def rewards_and_discounts(
@@ -62,8 +64,8 @@ def rewards_and_discounts(
 class Trajectories:
     """T steps of N environments, and the actions after them, in row T.
 
-    inputs, actions, values, restart, valid, log_probability: [T + 1, N, ...]. The values are the network's, of the
-    inputs. For the last three see `Batch`.
+    inputs, actions, values, restart, valid, log_probability, chosen: [T + 1, N, ...]. The values are the network's, of
+    the inputs. For the last four see `Batch`.
     rewards, discounts, mask: float32 [T, N]. An example with mask 0 has no meaning.
     states: float32 [2, N, S], the LSTM's states before row 0 and before row T.
     weights: float32 [N], factors of the advantages of row 0.
@@ -80,6 +82,7 @@ class Trajectories:
     states: Array
     weights: Array
     log_probability: Array | None = None
+    chosen: Mask | None = None
 
     def newest(self) -> npt.NDArray[Any]:
         """Return the inputs [N, ...] of row T. All T + 1 rows must be filled."""
@@ -105,6 +108,7 @@ class Trajectories:
             restart=self.restart[:-1],
             valid=None if self.valid is None else self.valid[:-1],
             log_probability=None if self.log_probability is None else self.log_probability[:-1],
+            chosen=None if self.chosen is None else self.chosen[:-1],
         )
 
 
@@ -194,6 +198,15 @@ class Rollout(Trajectories):
             self.valid[t] = valid
         if self.log_probability is not None:
             self.log_probability[t] = log_probability
+        if self.chosen is not None:
+            self.chosen[t] = False
+
+    def replace_actions(self, chosen: Mask, actions: npt.NDArray[Any]) -> None:
+        """Replace the newest actions by `actions` [N, ...] where `chosen`, bool [N]. Call it before `outcome`."""
+        if self.chosen is None:
+            self.chosen = np.zeros(self.restart.shape, np.bool_)
+        self.chosen[self.steps] = chosen
+        self.actions[self.steps][chosen] = actions[chosen]
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """Add the outcome of the actions. For the arguments see `rewards_and_discounts`."""
@@ -228,7 +241,7 @@ class Rollout(Trajectories):
         self.steps = 0
         for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
             rows[0] = rows[-1]
-        for stored in (self.valid, self.log_probability):
+        for stored in (self.valid, self.log_probability, self.chosen):
             if stored is not None:
                 stored[0] = stored[-1]
         if values is not None:

@@ -407,6 +407,17 @@ class WriterTransitions:
                 self._buffer.renew(self._observations, self._open, held)
             self._prepare()
 
+    def replace_actions(self, chosen: Mask, actions: Stored, values: Array | None = None) -> None:
+        """Replace the last actions by `actions` [N, ...] where `chosen`, bool [N]. Call it before `outcome`.
+
+        `values`: of these actions, float32 [N]; only priorities need them.
+        """
+        at, newest = self._environments, (self._row - 1) % self._steps
+        rows = chosen[at]
+        self._actions[newest, rows] = actions[at][rows]
+        if values is not None:
+            self._action_values[newest, rows] = values[at][rows]
+
     def outcome(
         self,
         step: StepResult,
@@ -530,6 +541,10 @@ class Transitions:
     def act(self, *arguments: Any) -> None:
         for writer in self._writers:
             writer.act(*arguments)
+
+    def replace_actions(self, *arguments: Any) -> None:
+        for writer in self._writers:
+            writer.replace_actions(*arguments)
 
     def outcome(self, *outcome: Any) -> None:
         for writer in self._writers:

@@ -286,10 +286,10 @@ class Composite(Distribution):
         return replaced
 
     def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        return self._joined([part.sample(self._outputs_of(i, outputs), rng) for i, part in enumerate(self.parts)])
+        return self.joined([part.sample(self._outputs_of(i, outputs), rng) for i, part in enumerate(self.parts)])
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
-        return self._joined([part.mode(self._outputs_of(i, outputs)) for i, part in enumerate(self.parts)])
+        return self.joined([part.mode(self._outputs_of(i, outputs)) for i, part in enumerate(self.parts)])
 
     def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         found: npt.NDArray[np.float64] = np.zeros(len(a_t))
@@ -314,7 +314,8 @@ class Composite(Distribution):
     def _outputs_of(self, index: int, outputs: Mapping[str, Array]) -> dict[str, Array]:
         return {head: outputs[f"{head}.{index}"] for head in self.parts[index].heads}
 
-    def _joined(self, actions: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def joined(self, actions: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the actions [B, D] with these actions of the parts, [B, ...] each."""
         return np.concatenate([each.reshape(len(each), -1) for each in actions], axis=1, dtype=self.action_dtype)
 
 

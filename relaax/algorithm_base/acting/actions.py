@@ -79,6 +79,21 @@ class ActionMap:
             leaf for index, part in enumerate(self._parts) for leaf in part.leaves(composite.actions_of(index, actions))
         ]
 
+    def actions_of(self, leaves: Leaves) -> Array:
+        """Return the policy's actions [N, *action_shape] that become these leaves of the space.
+
+        A real number at a bound becomes an action at that bound. Rows with NaN become rows without meaning.
+        """
+        counts = [len(part.boxes) if isinstance(part, _Reals) else 1 for part in self._parts]
+        ends = np.cumsum(counts).tolist()
+        with np.errstate(all="ignore"):
+            actions = [
+                part.actions_of(leaves[end - count : end])
+                for part, count, end in zip(self._parts, counts, ends, strict=True)
+            ]
+        policy = self.policy
+        return policy.joined(actions) if isinstance(policy, Composite) else actions[0].astype(policy.action_dtype)
+
     def greedy(self) -> tuple[GreedyAction, ...]:
         """Return how to compute the most probable action from the outputs, as data."""
         return tuple(part.greedy(f".{i}" * (len(self._parts) > 1)) for i, part in enumerate(self._parts))
@@ -121,6 +136,10 @@ class _Kind(ABC):
         """Return the actions [N, *action_shape] as leaves."""
 
     @abstractmethod
+    def actions_of(self, leaves: Leaves) -> Array:
+        """Return the actions [N, *action_shape] that become these leaves."""
+
+    @abstractmethod
     def greedy(self, suffix: str) -> GreedyAction:
         """Return how to compute the most probable action. `suffix`: of the names of the heads."""
 
@@ -131,6 +150,9 @@ class _Choice(_Kind):
 
     def leaves(self, actions: Array) -> Leaves:
         return [actions + self._start]
+
+    def actions_of(self, leaves: Leaves) -> Array:
+        return leaves[0] - self._start
 
     def greedy(self, suffix: str) -> GreedyAction:
         return LargestOutput(f"policy{suffix}", self._start)
@@ -143,6 +165,9 @@ class _Choices(_Kind):
     def leaves(self, actions: Array) -> Leaves:
         return [actions]
 
+    def actions_of(self, leaves: Leaves) -> Array:
+        return leaves[0]
+
     def greedy(self, suffix: str) -> GreedyAction:
         return LargestOutputs(f"policy{suffix}", self.policy.choices)
 
@@ -153,6 +178,9 @@ class _Bits(_Kind):
 
     def leaves(self, actions: Array) -> Leaves:
         return [actions.reshape(-1, *self._shape)]
+
+    def actions_of(self, leaves: Leaves) -> Array:
+        return leaves[0].reshape(len(leaves[0]), -1)
 
     def greedy(self, suffix: str) -> GreedyAction:
         return PositiveOutputs(f"policy{suffix}", self._shape)
@@ -175,7 +203,7 @@ class _Reals(_Kind):
         """Make the policy. `entropy_weights`: one for each box."""
         sizes = [math.prod(box.shape) for box in boxes]
         self.policy = Gaussian(sum(sizes), spherical, np.repeat(entropy_weights, sizes))
-        self._boxes = boxes
+        self.boxes = boxes
         self._low = np.concatenate([box.low.reshape(-1) for box in boxes])
         self._high = np.concatenate([box.high.reshape(-1) for box in boxes])
         bounded = np.maximum(np.abs(self._low), np.abs(self._high)) < LARGEST_BOUND
@@ -197,11 +225,16 @@ class _Reals(_Kind):
         self.clipped += int(np.count_nonzero(clipped))
         self.numbers += clipped.size
         leaves, start = [], 0
-        for box in self._boxes:
+        for box in self.boxes:
             end = start + math.prod(box.shape)
             leaves.append(within[:, start:end].reshape(-1, *box.shape).astype(box.dtype))
             start = end
         return leaves
+
+    def actions_of(self, leaves: Leaves) -> Array:
+        numbers = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1, dtype=np.float64)
+        radius = np.where(self._radius > 0, self._radius, 1.0)  # 0 if both bounds are equal
+        return (numbers - self._centre) / radius
 
     def greedy(self, suffix: str) -> GreedyAction:
         return ScaledOutput(f"mean{suffix}", self._centre, self._radius, self._low, self._high)

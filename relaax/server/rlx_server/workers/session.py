@@ -21,6 +21,8 @@ from relaax.server.rlx_server.workers.void_rows import ValidObservations, void_a
 
 Mask = npt.NDArray[np.bool_]
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
+CHOSEN = "actions/chosen"
+"""The share of the actions of a step that the client chose."""
 REPORT_SECONDS = 0.5
 """Minimum time between two reports, in seconds. Each report wakes a thread."""
 
@@ -61,6 +63,7 @@ class AgentSession:
         self._valid: ValidObservations | None = None
         self.void_answer: rlx.Actions | None = None
         """The answer to messages that the agent does not get; None without `Welcome.out_of_step`."""
+        self._records_chosen = welcome.chosen_actions
         if welcome.out_of_step:
             self._valid = ValidObservations()
             self.void_answer = rlx.Actions(void_actions(hello.action_space, hello.environments))
@@ -85,13 +88,23 @@ class AgentSession:
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
         first = between if idle is None else between & ~idle
-        step = StepResult(reset.reward, observations, ~(truncated | between), truncated, first, unwanted=idle)
+        chosen, own = self._own_actions(reset)
+        step = StepResult(
+            reset.reward,
+            observations,
+            ~(truncated | between),
+            truncated,
+            first,
+            unwanted=idle,
+            chosen=chosen,
+            actions=own,
+        )
         step.final_observations = reset.final_observation
         return self._step_agent(step)
 
     def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
-        unmarked = message.terminated is message.truncated is message.first is message.idle is None
+        unmarked = message.terminated is message.truncated is message.first is message.idle is message.chosen is None
         if unmarked and not self._client_reports_episodes:
             return self._plain_step(message)
         terminated = self._none if message.terminated is None else message.terminated
@@ -102,7 +115,17 @@ class AgentSession:
         if self._has_next_step and terminated is not truncated:
             waiting = (terminated | truncated) & self._next_step
             unwanted = _none_if_empty(waiting if idle is None else waiting | idle)
-        step = StepResult(message.reward, message.observation, terminated, truncated, first, unwanted=unwanted)
+        chosen, own = self._own_actions(message)
+        step = StepResult(
+            message.reward,
+            message.observation,
+            terminated,
+            truncated,
+            first,
+            unwanted=unwanted,
+            chosen=chosen,
+            actions=own,
+        )
         if self._valid is not None:
             # The observation of a NEXT_STEP environment that leaves is its final one.
             step.observations = self._valid.replace(
@@ -130,9 +153,21 @@ class AgentSession:
         none = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
+        if self._records_chosen:
+            self._metrics.scalar(CHOSEN, 0.0)
         if self._valid is not None:
             self._valid.latest = message.observation
         return rlx.Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
+
+    def _own_actions(self, message: rlx.Step | rlx.Reset) -> tuple[Mask | None, Leaves | None]:
+        """Return the mask and the leaves of the client's own actions, or None for both. Record their share."""
+        if not self._records_chosen:
+            return None, None
+        chosen = _none_if_empty(message.chosen)
+        acted = env_steps_of(message, len(self._none), self._connection)
+        if acted:
+            self._metrics.scalar(CHOSEN, 0.0 if chosen is None else np.count_nonzero(chosen) / acted)
+        return (None, None) if chosen is None else (chosen, message.action)
 
     def _reset_agent(self, observations: Leaves, idle: Mask | None) -> rlx.Actions:
         """Begin the agent's first episodes, once an environment is not idle."""

@@ -255,8 +255,18 @@ class Worker:
         out_of_step = hello.out_of_step and bool(plan.algorithm.Agent.out_of_step)
         if hello.out_of_step and not out_of_step:
             _log.info("%s needs environments out of step; the algorithm %s has none", label, plan.algorithm.name)
+        chosen_actions = hello.chosen_actions and bool(plan.algorithm.Agent.chosen_actions)
+        if hello.chosen_actions and not chosen_actions:
+            _log.info("%s chooses actions; the algorithm %s does not learn from them", label, plan.algorithm.name)
         self._peer.answer(
-            rlx.Welcome(session_id, plan.algorithm.name, limits, server_version=__version__, out_of_step=out_of_step)
+            rlx.Welcome(
+                session_id,
+                plan.algorithm.name,
+                limits,
+                server_version=__version__,
+                out_of_step=out_of_step,
+                chosen_actions=chosen_actions,
+            )
         )
         init = self._await_init(client.metrics)
         if init is None:
