@@ -166,7 +166,7 @@ SUPERVISOR_PY = "relaax/cli/run/supervisor.py"
 
 _POLICY_SIGN = (LOSS_PY, "by_log_probability=-advantages", "by_log_probability=advantages")
 _VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weighted)", "(2 * self._c * weighted)")
-_ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * weights", "by_entropy=self._beta * weights")
+_ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * own", "by_entropy=self._beta * own")
 _NO_BOOTSTRAP = (
     "relaax/algorithm_base/values.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
@@ -2288,7 +2288,7 @@ ERRORS = (
     planted(
         "unasked-out-of-step",
         "a client accepts `out_of_step` in a welcome although its hello did not ask for it",
-        [("relaax/rlx/handshake.py", "if welcome.out_of_step and not hello.out_of_step:", "if False:")],
+        [("relaax/rlx/handshake.py", "if getattr(welcome, name) and not getattr(hello, name):", "if False:")],
         "tests/rlx/test_handshake.py",
     ),
     planted(

@@ -56,7 +56,7 @@ PPO_ERRORS = (
     planted(
         "ppo-log-pi-not-carried-over",
         "an action in progress at an update loses its likelihood",
-        [(ROLLOUT_PY, "for stored in (self.valid, self.log_probability):", "for stored in (self.valid,):")],
+        [(ROLLOUT_PY, "for stored in (self.valid, self.log_probability,", "for stored in (self.valid,")],
         GRADIENT,
     ),
     planted(
@@ -80,7 +80,7 @@ PPO_ERRORS = (
     planted(
         "ppo-advantages-of-masked-steps",
         "the deviation of the advantages includes masked steps",
-        [(LOSS_PY, "deviation = np.sqrt(np.dot(self._weights, centred * centred))", "deviation = centred.std()")],
+        [(LOSS_PY, "deviation = np.sqrt(np.dot(shares, centred * centred))", "deviation = centred.std()")],
         LOSS,
     ),
     planted(
@@ -156,7 +156,7 @@ PPO_ERRORS = (
     planted(
         "ppo-mean-over-environments",
         "the loss is a mean over environments and a sum over steps, as that of da3c",
-        [(LOSS_PY, "        self._weights = mask / np.float32(max(mask.sum(), 1))\n", "")],
+        [(LOSS_PY, "        self._weigh(mask / np.float32(max(mask.sum(), 1)))\n", "")],
         LOSS,
     ),
 )

@@ -43,9 +43,9 @@ class ActorCriticLoss:
 
     def _weigh(self, weights: Array) -> None:
         """Set the weights of the steps: of all, and of those with the agent's own actions."""
-        self._weights = self._own = weights
-        if self._chosen is not None:
-            self._own = np.where(self._chosen, np.float32(0), weights)
+        self._weights = weights
+        own: Array = weights if self._chosen is None else np.where(self._chosen, np.float32(0), weights)
+        self._own = own
 
     def __call__(self, outputs: Mapping[str, Array], part: slice) -> dict[str, Array]:
         weights, own, actions = self._weights[part], self._own[part], self._actions[part]

@@ -122,7 +122,7 @@ def gradient(kind: type[Engine], module: Any) -> np.ndarray:
 TERMS = {
     "policy": ("by_log_probability=-advantages", "by_log_probability=advantages"),
     "value": ("-2 * self._c * weighted", "-3 * self._c * weighted"),
-    "entropy": ("by_entropy=-self._beta * weights", "by_entropy=0 * weights"),
+    "entropy": ("by_entropy=-self._beta * own", "by_entropy=0 * own"),
 }
 
 

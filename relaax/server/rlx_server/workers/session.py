@@ -88,18 +88,9 @@ class AgentSession:
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
         first = between if idle is None else between & ~idle
-        chosen, own = self._own_actions(reset)
-        step = StepResult(
-            reset.reward,
-            observations,
-            ~(truncated | between),
-            truncated,
-            first,
-            unwanted=idle,
-            chosen=chosen,
-            actions=own,
-        )
+        step = StepResult(reset.reward, observations, ~(truncated | between), truncated, first, unwanted=idle)
         step.final_observations = reset.final_observation
+        _add_chosen(step, reset)
         return self._step_agent(step)
 
     def step(self, message: rlx.Step) -> rlx.Actions:
@@ -115,17 +106,9 @@ class AgentSession:
         if self._has_next_step and terminated is not truncated:
             waiting = (terminated | truncated) & self._next_step
             unwanted = _none_if_empty(waiting if idle is None else waiting | idle)
-        chosen, own = self._own_actions(message)
-        step = StepResult(
-            message.reward,
-            message.observation,
-            terminated,
-            truncated,
-            first,
-            unwanted=unwanted,
-            chosen=chosen,
-            actions=own,
-        )
+        step = StepResult(message.reward, message.observation, terminated, truncated, first, unwanted=unwanted)
+        _add_chosen(step, message)
+        self._record_chosen(message)
         if self._valid is not None:
             # The observation of a NEXT_STEP environment that leaves is its final one.
             step.observations = self._valid.replace(
@@ -159,15 +142,12 @@ class AgentSession:
             self._valid.latest = message.observation
         return rlx.Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
 
-    def _own_actions(self, message: rlx.Step | rlx.Reset) -> tuple[Mask | None, Leaves | None]:
-        """Return the mask and the leaves of the client's own actions, or None for both. Record their share."""
-        if not self._records_chosen:
-            return None, None
-        chosen = _none_if_empty(message.chosen)
-        acted = env_steps_of(message, len(self._none), self._connection)
+    def _record_chosen(self, message: rlx.Step | rlx.Reset) -> None:
+        """Record the share of the actions that the client chose."""
+        acted = env_steps_of(message, len(self._none), self._connection) if self._records_chosen else 0
         if acted:
-            self._metrics.scalar(CHOSEN, 0.0 if chosen is None else np.count_nonzero(chosen) / acted)
-        return (None, None) if chosen is None else (chosen, message.action)
+            chosen = 0 if message.chosen is None else np.count_nonzero(message.chosen)
+            self._metrics.scalar(CHOSEN, chosen / acted)
 
     def _reset_agent(self, observations: Leaves, idle: Mask | None) -> rlx.Actions:
         """Begin the agent's first episodes, once an environment is not idle."""
@@ -195,6 +175,7 @@ class AgentSession:
         self._episodes.count(message.reward, in_progress)
         returns = self._episodes.returns.copy()
         self._report_episodes(in_progress, message.episodes, ~self._none)
+        self._record_chosen(message)
         if self._was_reset:
             self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)
@@ -246,6 +227,12 @@ class AgentSession:
         for leaf, observation in zip(final, step.observations, strict=True):
             leaf[here] = observation[here]
         return final
+
+
+def _add_chosen(step: StepResult, message: rlx.Step | rlx.Reset) -> None:
+    chosen = _none_if_empty(message.chosen)
+    if chosen is not None:
+        step.chosen, step.actions = chosen, message.action
 
 
 def _none_if_empty(mask: Mask | None) -> Mask | None:
