@@ -57,7 +57,7 @@ class ActorCriticLoss:
             by_log_probability=-advantages - self._cloned(masked, actions, part),
             by_entropy=-self._beta * own,
         )
-        weighted: npt.NDArray[Any] = weights * errors
+        weighted: Any = weights * errors
         by_outputs["value"] = (-2 * self._c * weighted)[:, None]
         terms = -np.dot(log_probability, advantages), np.dot(weighted, errors), np.dot(own, entropy)
         self._sums = [whole + float(term) for whole, term in zip(self._sums, terms, strict=True)]
