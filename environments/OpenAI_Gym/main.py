@@ -122,7 +122,8 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
             masking = command.sibling_module(__package__, "action_mask")
             around.append(lambda env: masking.SendMask(env, mask))
         if mode == "async":
-            around.append(process.child_wrapper(None if arguments.life_loss else arguments.metric or ()))
+            names = [*(arguments.metric or ()), *([arguments.taken_action] if arguments.taken_action else ())]
+            around.append(process.child_wrapper(None if arguments.life_loss else names))
         # The step that ends an episode also resets, so no step is wasted on a reset.
         same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
         if mode == "async":

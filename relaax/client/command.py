@@ -81,6 +81,11 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     add("--measure", type=Path, metavar="FILE", help="write speed measurements to this file, as JSON lines")
     text = "send this entry of the environment's infos as the metric client/NAME; repeatable"
     add("--metric", metavar="NAME", type=metric, action="append", help=text)
+    text = (
+        "entry of the environment's infos with the action that a person or a script took instead of the agent's: "
+        "the agent learns from it"
+    )
+    add("--taken-action", metavar="NAME", help=text)
     text = "show the first environment at its own pace: in a window, or over VNC if there is no screen"
     add("--display", action="store_true", help=text)
     text = "write episodes of the first environment to this folder, as MP4"
@@ -181,6 +186,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "retry_seconds": arguments.retry_seconds,
         "codec": arguments.codec,
         "metrics": arguments.metric,
+        "taken_action": arguments.taken_action,
         "tls": arguments.tls,
         "tls_ca": tls_ca,
         "token": _token(arguments.token_file),

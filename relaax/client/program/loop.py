@@ -21,6 +21,7 @@ from relaax.client.program.agents import CheckingAgent, Game, LocalClient, Rando
 from relaax.client.program.checked_env import autoreset_of, checked
 from relaax.client.program.measuring import Measured, Paced, step_alone
 from relaax.client.program.summary import GameTally, Reports, RunSummary, Tally, reporter
+from relaax.client.program.taken_actions import TakenActions
 from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
@@ -42,6 +43,7 @@ def run(
     whole_episodes: WholeEpisodes | None = None,
     metrics: Reports | None = None,
     environment: str | None = None,
+    taken_action: str | None = None,
     measure: str | Path | None = None,
     rate: float | None = None,
     watching: Watching | None = None,
@@ -73,6 +75,8 @@ def run(
     `metrics`: names of entries of a step's infos, such as "lives": the mean over the environments that have the entry
     is sent as a metric. Or a function that takes the infos and returns names and numbers. They appear under client/.
     `environment`: name of the environment for the server; by default its id.
+    `taken_action`: name of the entry of a step's infos with the action that a person or a script took instead of the
+    agent's. The agent learns from it (`chosen_actions` of `Client`).
     `measure`: file for speed measurements, as JSON lines (see `relaax.client.program.measuring`).
     `rate`: maximum steps per second of each environment; None for no limit.
     `watching`: what to show or record of the first environment.
@@ -98,10 +102,15 @@ def run(
 
             report = check(made, seed, episodes, steps)
             return RunSummary(report.episodes, report.steps, (), 0.0, report=report)
-        given, made = made, checked(made, environment, _used_infos(metrics, whole_episodes))
+        used = _used_infos(metrics, whole_episodes, taken_action)
+        given, made = made, checked(made, environment, used)
         if given is not env:
             stack.callback(made.close)
-        settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
+        settings = {
+            "environment": environment,
+            "reports_episodes": whole_episodes is not None,
+            "chosen_actions": taken_action is not None,
+        } | settings
         is_vector = hasattr(made, "single_observation_space")
         if address == PROBE:
             return _probe(made, is_vector, seed)
@@ -109,7 +118,7 @@ def run(
         start = time.monotonic()
         finished = None
         try:
-            hooks = _StepHooks(whole_episodes)
+            hooks = _StepHooks(_single_spaces(made, is_vector)[1], taken_action, whole_episodes)
             if watching is not None:
                 from relaax.client.program.watching import Watch
 
@@ -136,9 +145,13 @@ def _make_env(env: Any) -> Any:
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
 
 
-def _used_infos(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Sequence[str] | None:
+def _used_infos(
+    metrics: Reports | None, whole_episodes: WholeEpisodes | None, taken_action: str | None
+) -> Sequence[str] | None:
     """Return the names of the infos to keep; None for all, because functions may read any."""
-    return None if callable(metrics) or whole_episodes is not None else metrics or ()
+    if callable(metrics) or whole_episodes is not None:
+        return None
+    return [*(metrics or ()), *([] if taken_action is None else [taken_action])]
 
 
 def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
@@ -150,7 +163,7 @@ def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
     spaces = json.dumps([space_to_dict(values_of(space).space) for space in (observe, act)])
     agent = CheckingAgent(observe, act, env.num_envs if is_vector else None, seed)
     tally = Tally(env.num_envs if is_vector else 1, steps=1)
-    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _StepHooks())
+    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _StepHooks(act))
     return RunSummary(0, 0, (), 0.0, spaces=spaces)
 
 
@@ -180,9 +193,12 @@ def _is_out_of_step(env: Any) -> bool:
 
 
 class _StepHooks:
-    """The work of each step besides acting: whole episodes, metrics and images."""
+    """The work of each step besides acting: whole episodes, metrics, images, and actions of the environment."""
 
-    def __init__(self, whole_episodes: WholeEpisodes | None = None) -> None:
+    def __init__(
+        self, action_space: Any, taken_action: str | None = None, whole_episodes: WholeEpisodes | None = None
+    ) -> None:
+        self.taken = TakenActions(taken_action, values_of(action_space))
         self.report: Report = lambda infos: None
         self.watch: Watch | None = None
         self._whole_episodes = whole_episodes
@@ -250,13 +266,14 @@ def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
                 hooks.show()
                 hooks.report(infos)
                 ended = bool(terminated or truncated)
+                taken = hooks.taken.of_one(infos)
                 over = tally.step(np.array([reward], np.float64), np.array([ended]), None)
                 whole = hooks.count(tally, infos, over)
                 if ended:
                     cut = not terminated
-                    client.reset(reward, truncated=cut, state=state if cut else None, episodes=whole)
+                    client.reset(reward, truncated=cut, state=state if cut else None, episodes=whole, **taken)
                 else:
-                    action = client.send(reward, state, episodes=whole)
+                    action = client.send(reward, state, episodes=whole, **taken)
 
 
 def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _StepHooks) -> None:
@@ -281,6 +298,7 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
             if mode != "same_step":
                 hooks.show()  # the last image of an episode
             whole = hooks.count(tally, infos, over)
+            taken = hooks.taken.of_many(infos, ended, actions)
             final = infos.get("final_obs")
             if mode == "disabled" and some:
                 final = seen.from_leaves(iter(seen.to_leaves(states, 1)), False)
@@ -289,7 +307,7 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
                 hooks.show()
             ends = (terminated, truncated) if some else ()  # in most steps no episode ends
             marks = {"idle": turns.idle} if turns else {"first": begins}
-            actions = client.step(rewards, states, *ends, final_states=final, episodes=whole, **marks)
+            actions = client.step(rewards, states, *ends, final_states=final, episodes=whole, **marks, **taken)
             first = ended
 
 

@@ -1,0 +1,65 @@
+"""Actions that environments took instead of the agent's, from the infos of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.client.connection.values import Values, fill_rows
+
+Mask = npt.NDArray[np.bool_]
+
+
+class TakenActions:
+    """The actions in the entry `name` of the infos. `values`: the converter of the action space.
+
+    An environment whose entry is missing or None took the agent's action. A vector of environments has one array of all
+    entries, and a mask in the entry _NAME, as gymnasium's vectors make them.
+    """
+
+    def __init__(self, name: str | None, values: Values) -> None:
+        self._name, self._values = name, values
+
+    def of_one(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the argument `action` of `Client.send` and `reset`, if the environment has taken its own action."""
+        taken = None if self._name is None else infos.get(self._name)
+        return {} if taken is None else {"action": taken}
+
+    def of_many(self, infos: Mapping[str, Any], ended: Mask, actions: Any) -> dict[str, Any]:
+        """Return the arguments `actions` and `chosen` of `VectorClient.step`, if an environment took its own action.
+
+        `ended`: bool [N], whose infos are in the entry `final_info`, if there is one. `actions`: the agent's, [N, ...].
+        """
+        if self._name is None:
+            return {}
+        final = infos.get("final_info")
+        rows = self._rows(infos, ~ended if isinstance(final, Mapping) else np.ones_like(ended))
+        if isinstance(final, Mapping):
+            rows |= self._rows(final, ended)
+        if not rows:
+            return {}
+        chosen = np.zeros_like(ended)
+        chosen[list(rows)] = True
+        values = self._values
+        filled = fill_rows(values, values.to_leaves(actions, 1), [rows.get(i) for i in range(len(ended))])
+        return {"actions": values.from_leaves(iter(filled), False), "chosen": chosen}
+
+    def _rows(self, infos: Mapping[str, Any], where: Mask) -> dict[int, Any]:
+        """Return the actions by index, of the environments in `where`."""
+        assert self._name is not None
+        entries = infos.get(self._name)
+        if entries is None:
+            return {}
+        marked = np.asarray(infos.get(f"_{self._name}", True), np.bool_)
+        found = {int(index): _row(entries, int(index)) for index in np.flatnonzero(where & marked)}
+        return {index: row for index, row in found.items() if row is not None}
+
+
+def _row(entries: Any, index: int) -> Any:
+    """Return the entry of one environment. A vector has a dict of arrays for the parts of a Dict."""
+    if isinstance(entries, Mapping):
+        return {key: _row(part, index) for key, part in entries.items() if not str(key).startswith("_")}
+    return entries[index]
