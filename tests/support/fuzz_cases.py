@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Sender
-from relaax.rlx.wire.encoding import Wire
+from relaax.rlx.wire.encoding import CAPABILITIES, Wire
 from support.fuzz_fields import JSON_VALUES, mutate_fields, mutate_json
 from support.fuzz_messages import MessageSequence, golden_sequences, random_sequence
 from support.rlx_vector_recorder import framed, varint
@@ -94,16 +94,19 @@ class _Frames:
         return None
 
     def idle(self, index: int) -> None:
-        """Change the marks of environments out of step: the flag of a hello, or a mask, also of a wrong length."""
+        """Change the capabilities of a hello or welcome, or a mask of another message, also to a wrong length."""
         rng, message = self._rng, copy.deepcopy(self.messages[index])
         name = "" if isinstance(message, bytes) else message.WhichOneof("message")
         if name not in ("hello", "welcome", "init", "step"):
             return self.fields(index)
         part: Any = getattr(message, name)
         if name in ("hello", "welcome"):
-            part.out_of_step = not part.out_of_step
+            capability = rng.choice(CAPABILITIES)
+            setattr(part, capability, not getattr(part, capability))
         else:
-            masks = ("idle", "partial") if name == "init" else ("idle", "idle", "first", "terminated", "truncated")
+            masks = ("idle", "partial")
+            if name == "step":
+                masks = ("idle", "idle", "first", "terminated", "truncated", "chosen", "chosen")
             mask = getattr(part, rng.choice(masks))
             length = len(mask) or rng.choice((1, 1, 2, 3))
             length = rng.choice((length,) * 6 + (length + 1, length - 1, 0, 300))

@@ -95,6 +95,8 @@ def random_sequence(rng: random.Random) -> MessageSequence:
         mode=rng.choice(list(Mode)),
         reports_episodes=rng.random() < 0.3,
         out_of_step=rng.random() < 0.5,
+        chosen_actions=rng.random() < 0.5,
+        environment_parameters=rng.random() < 0.3,
         environment="fuzz",
     )
     messages = [hello, *_episodes(rng, hello, rng.choice((3, 10, 40, 200, 600)))]
@@ -118,7 +120,8 @@ def _episodes(rng: random.Random, hello: Hello, count: int) -> Iterator[Message]
             awaits_init = False
         elif chance < 0.12:
             truncated = _mask(rng, hello) & ~away
-            yield Reset(_rewards(rng, hello), truncated, _observation(rng, hello) if truncated.any() else None)
+            final = _observation(rng, hello) if truncated.any() else None
+            yield Reset(_rewards(rng, hello), truncated, final, (), *_own_actions(rng, hello, ~away))
             awaits_init = True
         else:
             message, away = _step(rng, hello, modes, away)
@@ -146,8 +149,17 @@ def _step(rng: random.Random, hello: Hello, modes: np.ndarray, away: np.ndarray)
         away & ~idle,
         episodes,
         idle,
+        *_own_actions(rng, hello, ~(away | (idle & ~ended))),
     )
     return step, (away | ended) & idle | shown
+
+
+def _own_actions(rng: random.Random, hello: Hello, acted: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
+    """Return a mask of some environments in `acted`, and actions with arbitrary bytes in the other rows."""
+    chosen = _mask(rng, hello) & acted & (hello.chosen_actions and rng.random() < 0.3)
+    if not chosen.any():
+        return chosen, None
+    return chosen, _with_void_rows(rng, batch(hello.action_space, hello.environments, 0), ~chosen)
 
 
 def _idle(rng: random.Random, hello: Hello) -> np.ndarray:

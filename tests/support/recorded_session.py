@@ -63,7 +63,8 @@ class LinkedSession:
     def __init__(self, hello: Hello, agent: AgentBase, metrics: OfflineMetrics, clock: Callable[[], float]) -> None:
         self.pair = Pair()
         self.pair.greet(hello)
-        self.pair.server_sends(Welcome("session-1", "recorder", self.pair.server.limits, out_of_step=hello.out_of_step))
+        capabilities = {"out_of_step": hello.out_of_step, "chosen_actions": hello.chosen_actions}
+        self.pair.server_sends(Welcome("session-1", "recorder", self.pair.server.limits, **capabilities))
         self.session = AgentSession(self.pair.server, agent, metrics, clock)
 
     @property
@@ -94,6 +95,7 @@ class RecordedSession:
         reports_episodes: bool = False,
         mode: Mode = Mode.TRAIN,
         out_of_step: bool = False,
+        chosen_actions: bool = False,
     ) -> None:
         self.agent = Recorder(environments)
         self.metrics = OfflineMetrics()
@@ -105,6 +107,7 @@ class RecordedSession:
             reports_episodes=reports_episodes,
             mode=mode,
             out_of_step=out_of_step,
+            chosen_actions=chosen_actions,
         )
         self.session = LinkedSession(hello, self.agent, self.metrics, clock=lambda: self.now)
 

@@ -31,6 +31,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.connection import _Connection
 from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.encoding import CAPABILITIES
 from relaax.rlx.wire.framing import frame
 
 from .rlx_messages import assert_same
@@ -97,7 +98,8 @@ class Pair:
         """Send the hello and the welcome."""
         received = self.greet(hello, **fields)
         limits = limits or self.server.limits
-        self.server_sends(Welcome("session-1", "da3c", limits, out_of_step=received.out_of_step))
+        capabilities = {name: getattr(received, name) for name in CAPABILITIES}
+        self.server_sends(Welcome("session-1", "da3c", limits, **capabilities))
         return received
 
     def play(self, hello: Hello | None = None, **fields: Any) -> Hello:

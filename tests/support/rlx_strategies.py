@@ -124,6 +124,8 @@ def hellos(draw: st.DrawFn, space: st.SearchStrategy[Space] = spaces) -> Hello:
         session_id=draw(st.from_regex(r"[A-Za-z0-9_-]{0,10}", fullmatch=True)),
         reports_episodes=draw(st.booleans()),
         out_of_step=draw(st.booleans()),
+        chosen_actions=draw(st.booleans()),
+        environment_parameters=draw(st.booleans()),
     )
 
 
@@ -156,10 +158,12 @@ def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
     """Return messages with types and shapes that fit the hello. The masks may violate the rules of autoreset."""
     n, observation = hello.environments, leaves(hello.observation_space, hello.environments)
     maybe = st.one_of(st.none(), observation)
+    action = st.one_of(st.none(), leaves(hello.action_space, n))
+    own = masks(n), action
     return st.one_of(
         st.builds(Init, observation, masks(n), masks(n)),
-        st.builds(Step, rewards(n), observation, masks(n), masks(n), maybe, masks(n), episodes(n), masks(n)),
-        st.builds(Reset, rewards(n), masks(n), maybe, episodes(n)),
+        st.builds(Step, rewards(n), observation, masks(n), masks(n), maybe, masks(n), episodes(n), masks(n), *own),
+        st.builds(Reset, rewards(n), masks(n), maybe, episodes(n), *own),
         st.builds(
             Metrics,
             st.lists(st.tuples(st.from_regex(r"[a-z][a-z/]{0,5}", fullmatch=True), moderate), max_size=3).map(tuple),
@@ -172,9 +176,21 @@ def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
 
 def server_messages(hello: Hello) -> st.SearchStrategy[Message]:
     n = hello.environments
+    numbers = st.one_of(st.none(), hnp.arrays(np.float64, st.integers(1, 6), elements=moderate))
     return st.one_of(
-        st.builds(Welcome, st.just("id-1"), names, limits, server_version=names, out_of_step=st.booleans()),
-        st.builds(Actions, leaves(hello.action_space, n)),
+        st.builds(
+            Welcome,
+            st.just("id-1"),
+            names,
+            limits,
+            server_version=names,
+            out_of_step=st.booleans(),
+            chosen_actions=st.booleans(),
+            environment_parameters=st.booleans(),
+            parameter_names=st.lists(names, max_size=3).map(tuple),
+            parameters=numbers,
+        ),
+        st.builds(Actions, leaves(hello.action_space, n), st.lists(uint32, max_size=3).map(tuple), numbers),
         st.builds(EpisodeReturns, rewards(n)),
         st.builds(
             Error,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +66,59 @@ def test_actor_critic_loss_by_hand() -> None:
     assert loss.means == pytest.approx(expected)
 
 
+def test_loss_of_chosen_actions_by_hand() -> None:
+    # One step of two environments, as above; the client chose the second action. w = 0.5, so its term is -0.5 log pi.
+    policy = Categorical(2)
+    given = batch(1, 2, policy)
+    given.actions[...], given.advantages[...], given.targets[...] = 1, 2, 4
+    given = replace(given, chosen=np.array([[False, True]]))
+    log_3 = np.log(3.0)
+    outputs = {"policy": np.array([[log_3, 0]] * 2, np.float32), "value": np.array([[1], [1]], np.float32)}
+    loss = LOSS.ActorCriticLoss(config(cloning_weight=0.5), policy, given)
+    found = loss(outputs, slice(0, 2))
+    own = np.array([1.5, -1.5]) + BETA * 3 / 16 * log_3 * np.array([1, -1])
+    cloned = 0.5 * np.array([0.75, -0.75])
+    np.testing.assert_allclose(found["policy"], [own / 2, cloned / 2], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["value"], [[-2 * C * 3 / 2]] * 2, rtol=1e-6)
+    entropy = np.log(4) - 0.75 * log_3
+    expected = {"loss/policy": np.log(4), "loss/value": 9.0, "loss/entropy": entropy / 2, "loss/cloning": np.log(4) / 4}
+    expected["loss"] = np.log(4) + C * 9 - BETA * entropy / 2 + np.log(4) / 4
+    assert loss.means == pytest.approx(expected)
+
+
+def test_chosen_action_that_was_not_valid_is_not_cloned() -> None:
+    policy = Categorical(3)
+    given = batch(1, 2, policy)
+    given.actions[...] = [[2, 1]]
+    valid = np.array([[[1, 1, 0], [1, 1, 0]]], np.bool_)
+    given = replace(given, chosen=np.array([[True, True]]), valid=valid)
+    loss = LOSS.ActorCriticLoss(config(cloning_weight=1), policy, given)
+    found = loss({"policy": np.zeros((2, 3), np.float32), "value": np.zeros((2, 1), np.float32)}, slice(0, 2))
+    np.testing.assert_allclose(found["policy"], [[0, 0, 0], [0.25, -0.25, 0]], atol=1e-7)
+    assert loss.means["loss/cloning"] == pytest.approx(np.log(2) / 2)
+
+
 POLICIES = [Categorical(3), Gaussian(2), Gaussian(2, spherical=True), MultiCategorical((2, 3)), Bernoulli(2)]
 
 
+@pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("policy", POLICIES, ids=["choice", "numbers", "spherical", "choices", "bits"])
-def test_derivative_is_the_slope_of_the_reported_loss(policy: Distribution) -> None:
+def test_derivative_is_the_slope_of_the_reported_loss(policy: Distribution, chosen: bool) -> None:
     given = batch(3, 2, policy, [[1, 0], [1, 1], [0, 1]])
+    if chosen:
+        given = replace(given, chosen=np.array([[True, True], [False, True], [False, False]]))
+    keys = {"cloning_weight": 0.7}
     rng = np.random.default_rng(5)
     heads = {**policy.heads, "value": 1}
     outputs = {head: rng.normal(size=(6, width)).astype(np.float64) for head, width in heads.items()}
 
     def whole() -> float:
         """Return the loss whose gradient is used: the reported mean over the 4 valid steps, times 4 / 2."""
-        loss = LOSS.ActorCriticLoss(config(), policy, given)
+        loss = LOSS.ActorCriticLoss(config(**keys), policy, given)
         loss(outputs, slice(0, 6))
         return float(loss.means["loss"]) * 4 / 2
 
-    found = LOSS.ActorCriticLoss(config(), policy, given)(outputs, slice(0, 6))
+    found = LOSS.ActorCriticLoss(config(**keys), policy, given)(outputs, slice(0, 6))
     for head, output in outputs.items():
         for index in np.ndindex(output.shape):
             at = output[index]

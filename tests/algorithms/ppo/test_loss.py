@@ -125,8 +125,13 @@ def terms(policy: Distribution, outputs: dict[str, Any], actions: np.ndarray, va
     return log_pi, entropy
 
 
-def batch_of(policy: Distribution, count: int, masks: bool) -> tuple[Batch, dict[str, np.ndarray]]:
-    """Return a minibatch [1, count] and outputs of a newer network, for which many steps are clipped."""
+def batch_of(
+    policy: Distribution, count: int, masks: bool, chosen: bool = False
+) -> tuple[Batch, dict[str, np.ndarray]]:
+    """Return a minibatch [1, count] and outputs of a newer network, for which many steps are clipped.
+
+    `chosen`: whether the client chose about a third of the actions. Then their old likelihood is far off.
+    """
     rng, shape = np.random.default_rng(4), (1, count)
     heads = {**policy.heads, "value": 1}
     outputs = {head: rng.normal(size=(count, width)).astype(np.float32) for head, width in heads.items()}
@@ -149,17 +154,25 @@ def batch_of(policy: Distribution, count: int, masks: bool) -> tuple[Batch, dict
         valid=None if valid is None else valid.reshape(*shape, -1),
         log_probability=policy.log_probability(policy.masked(older, valid), actions).astype(np.float32).reshape(shape),
     )
+    if chosen:
+        taken_over = rng.random(shape) < 0.3
+        assert batch.log_probability is not None
+        far = np.where(taken_over, np.float32(-50), batch.log_probability)
+        batch = replace(batch, chosen=taken_over, log_probability=far)
     return batch, outputs
 
 
+@pytest.mark.parametrize("chosen", [False, True], ids=["own", "chosen"])
 @pytest.mark.parametrize("keys", [{}, {"normalize_advantages": True, "value_clipping": LIMIT}], ids=["plain", "all"])
 @pytest.mark.parametrize(
     ("name", "masks"),
     [*((name, False) for name in POLICIES), *((name, True) for name in ("choice", "choices", "mixed"))],
 )
-def test_derivatives_equal_those_of_tensorflow(name: str, masks: bool, keys: dict[str, Any]) -> None:
-    policy, count = POLICIES[name], 40
-    batch, outputs = batch_of(policy, count, masks)
+def test_derivatives_equal_those_of_tensorflow(name: str, masks: bool, keys: dict[str, Any], chosen: bool) -> None:
+    policy, count = POLICIES[name], 60
+    batch, outputs = batch_of(policy, count, masks, chosen)
+    cloning = 0.4 if chosen else 0.0
+    keys = keys | {"cloning_weight": cloning}
     loss = ClippedLoss(config(**keys), policy, batch)
     found: dict[str, list[np.ndarray]] = {head: [] for head in outputs}
     for part in (slice(0, 25), slice(25, count)):  # as an engine does with large minibatches
@@ -167,12 +180,14 @@ def test_derivatives_equal_those_of_tensorflow(name: str, masks: bool, keys: dic
             found[head].append(rows)
 
     used = batch.mask[0] > 0
+    taken_over = np.zeros_like(used) if batch.chosen is None else batch.chosen[0]
+    own = used & ~taken_over
     advantages, targets, old = (
         a[0].astype(np.float64) for a in (batch.advantages, batch.targets, batch.log_probability)
     )
     old_values = targets - advantages
-    if keys:
-        advantages = (advantages - advantages[used].mean()) / advantages[used].std()
+    if "value_clipping" in keys:
+        advantages = (advantages - advantages[own].mean()) / advantages[own].std()
     variables = {head: tf.Variable(z.astype(np.float64)) for head, z in outputs.items()}
     with tf.GradientTape() as tape:
         valid = None if batch.valid is None else batch.valid[0]
@@ -181,15 +196,16 @@ def test_derivatives_equal_those_of_tensorflow(name: str, masks: bool, keys: dic
         objective = tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 1 - CLIP, 1 + CLIP) * advantages)
         values = variables["value"][:, 0]
         squares = (values - targets) ** 2
-        if keys:
+        if "value_clipping" in keys:
             near = tf.clip_by_value(values, old_values - LIMIT, old_values + LIMIT)
             squares = tf.maximum(squares, (near - targets) ** 2)
-        whole = tf.reduce_mean((-objective + C * squares - BETA * entropy)[used])
+        policy_terms = tf.where(taken_over, -cloning * log_pi, -objective - BETA * entropy)
+        whole = tf.reduce_mean((policy_terms + C * squares)[used])
     for head, wanted in zip(variables, tape.gradient(whole, list(variables.values())), strict=True):
         np.testing.assert_allclose(np.concatenate(found[head]), wanted, rtol=1e-3, atol=1e-5)
-    moved = np.abs(ratio.numpy()[used] - 1) > CLIP
-    assert 3 < moved.sum() < used.sum() - 3, "some steps must be clipped, and others not"
-    assert loss.means["policy/clipped"] == pytest.approx(moved.mean())
+    moved = np.abs(ratio.numpy()[own] - 1) > CLIP
+    assert 3 < moved.sum() < own.sum() - 3, "some steps must be clipped, and others not"
+    assert loss.means["policy/clipped"] == pytest.approx(moved.sum() / used.sum())
     assert loss.means["loss"] == pytest.approx(float(whole), rel=1e-4, abs=1e-5)
 
 
