@@ -103,7 +103,7 @@ def test_next_step_environments_may_stay_away() -> None:
 
 def test_server_without_support_is_refused_at_once() -> None:
     def old(conn: PeerConnection) -> None:
-        conn.welcome(out_of_step=False)
+        conn.welcome(lacks="out_of_step")
         conn.answer()
 
     with RlxPeer(old) as peer, vector(peer, "same_step") as client:

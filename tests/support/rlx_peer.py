@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
+from relaax.rlx.wire.encoding import CAPABILITIES
 from support.acceptor import PATIENCE, Acceptor
 
 Script = Callable[["PeerConnection"], None]
@@ -87,21 +88,36 @@ class PeerConnection:
         self.send(rlx.Error(code, sentence, retry_after_seconds=retry_after))
         self.close()
 
-    def welcome(self, session_id: str = "session-1", out_of_step: bool = True, **limits: Any) -> rlx.Hello:
-        """Receive the hello, send the welcome, and return the hello. `out_of_step`: whether the server supports it."""
+    def welcome(
+        self,
+        session_id: str = "session-1",
+        *,
+        lacks: str = "",
+        parameters: dict[str, list[float]] | None = None,
+        **limits: Any,
+    ) -> rlx.Hello:
+        """Receive the hello, send the welcome, and return the hello.
+
+        `lacks`: a capability that the server does not have. `parameters`: by name, a value for each environment.
+        """
         hello: rlx.Hello = self.expect(rlx.Hello)
         granted = rlx.Limits(**limits) if limits else self.connection.limits
-        out_of_step = out_of_step and hello.out_of_step
-        self.send(rlx.Welcome(session_id, "scripted", granted, out_of_step=out_of_step))
+        capabilities = {name: getattr(hello, name) and name != lacks for name in CAPABILITIES}
+        values = np.array(list(parameters.values())).T.ravel() if parameters else None
+        names = tuple(parameters or ())
+        self.send(
+            rlx.Welcome(session_id, "scripted", granted, parameter_names=names, parameters=values, **capabilities)
+        )
         return hello
 
-    def answer(self) -> rlx.Message:
-        """Receive an init, a step or a reset, answer it, and return it."""
+    def answer(self, parameters: dict[int, list[float]] | None = None) -> rlx.Message:
+        """Receive an init, a step or a reset, answer it, and return it. `parameters`: new ones, by environment."""
         message: rlx.Message = self.expect((rlx.Init, rlx.Step, rlx.Reset))  # type: ignore[arg-type]
         if isinstance(message, rlx.Reset):
             self.send(rlx.EpisodeReturns(self._returns()))
         else:
-            self.send(rlx.Actions(self.policy(message, self)))
+            values = np.concatenate(list(parameters.values())).astype(np.float64) if parameters else None
+            self.send(rlx.Actions(self.policy(message, self), tuple(parameters or ()), values))
         return message
 
     def close(self) -> None:
