@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.client.connection.values import Values, fill_rows
+from relaax.client.connection.failure import EnvironmentFault
+from relaax.client.connection.values import Values, fill_rows, single_leaves
+from relaax.rlx import Discrete, ProtocolError
+from relaax.rlx.leaf_checks import LeavesCheck
+from relaax.rlx.value_mismatch import ValueMismatch
 
 Mask = npt.NDArray[np.bool_]
 
@@ -17,16 +21,18 @@ class TakenActions:
     """The actions in the entry `name` of the infos. `values`: the converter of the action space.
 
     An environment whose entry is missing or None took the agent's action. A vector of environments has one array of all
-    entries, and a mask in the entry _NAME, as gymnasium's vectors make them.
+    entries, and a mask in the entry _NAME, as gymnasium's vectors make them. Raises EnvironmentFault for an entry that
+    is not in the action space.
     """
 
     def __init__(self, name: str | None, values: Values) -> None:
         self._name, self._values = name, values
+        self._check = LeavesCheck(values.space, 1, bounded=True)
 
     def of_one(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return the argument `action` of `Client.send` and `reset`, if the environment has taken its own action."""
         taken = None if self._name is None else infos.get(self._name)
-        return {} if taken is None else {"action": taken}
+        return {} if taken is None else {"action": self._checked(taken, "")}
 
     def of_many(self, infos: Mapping[str, Any], ended: Mask, actions: Any) -> dict[str, Any]:
         """Return the arguments `actions` and `chosen` of `VectorClient.step`, if an environment took its own action.
@@ -54,8 +60,20 @@ class TakenActions:
         if entries is None:
             return {}
         marked = np.asarray(infos.get(f"_{self._name}", True), np.bool_)
-        found = {int(index): _row(entries, int(index)) for index in np.flatnonzero(where & marked)}
-        return {index: row for index, row in found.items() if row is not None}
+        found = {index: _row(entries, index) for index in np.flatnonzero(where & marked).tolist()}
+        return {
+            index: self._checked(row, f" of environment {index}") for index, row in found.items() if row is not None
+        }
+
+    def _checked(self, taken: Any, which: str) -> Any:
+        """Return an action that is in the action space. `which`: the environment, for the error."""
+        if isinstance(taken, float) and taken.is_integer() and isinstance(self._values.space, Discrete):
+            taken = int(taken)  # a CheckedEnv has converted it
+        try:
+            self._check.check("the action", single_leaves(self._values, taken))
+        except (ValueMismatch, ProtocolError) as error:
+            raise EnvironmentFault(f"the entry {self._name!r} of the infos{which}: {error}") from None
+        return taken
 
 
 def _row(entries: Any, index: int) -> Any:
