@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from relaax.conformance.values import Array, random_leaves, wire_array, with_wrong_dtype
+from relaax.conformance.values import Array, random_leaves, wire_array, with_illegal_value, with_wrong_dtype
 from relaax.conformance.vectors import Conversation, golden
 from relaax.conformance.wire import RuleViolation, decoded, encoded, framed
 from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
 from relaax.rlx.wire.arrays import DTYPES
+from relaax.rlx.wire.encoding import CAPABILITIES
 
+_UNASKED = {"_idle_unasked": "out_of_step", "_chosen_unasked": "chosen_actions"}
 _DIGITS = 1000  # an integer in an unknown field is cut to this length; Python refuses integers of over 4,300 digits
 
 
@@ -60,8 +62,11 @@ class AdaptedConversation:
         elif hello is not None:
             self.spaces = space_from_dict(hello["observationSpace"]), space_from_dict(hello["actionSpace"])
         self.environments = int(hello["environments"]) if hello else 1
-        self.asks_out_of_step = bool(hello and hello.get("outOfStep"))
-        self.idles_unasked = conversation.name.endswith("_idle_unasked")
+        asked = json_format.ParseDict(hello or {}, rlx_pb2.Hello())
+        self.asks = [capability for capability in CAPABILITIES if getattr(asked, capability)]
+        """The capabilities that the hello asks for."""
+        self.used_unasked = next((c for end, c in _UNASKED.items() if conversation.name.endswith(end)), None)
+        """The capability that a mistake uses although the hello did not ask for it, or None."""
         self.wrong_token = conversation.name == "refused_token"
 
     @property
@@ -118,6 +123,10 @@ class AdaptedConversation:
                     arrays = self._translate_leaves(list(getattr(body, field)), is_mistake)
                     getattr(body, field).clear()
                     getattr(body, field).extend(arrays)
+            if kind != "init" and body.action:
+                arrays = self._translate_actions(list(body.action), np.array(body.chosen, np.bool_))
+                del body.action[:]
+                body.action.extend(arrays)
         return bool(before != message.SerializeToString(deterministic=True))
 
     def _adapt_hello(self, hello: Any) -> None:
@@ -165,6 +174,26 @@ class AdaptedConversation:
             elif is_mistake:
                 raise ImpossibleMistake("these observations have no element that can be NaN or infinite")
         return [wire_array(leaf) for leaf in own + extra]
+
+    def _translate_actions(self, arrays: list[Any], chosen: Array) -> list[Any]:
+        """Return actions of the server's space with the mistake of `arrays`, actions of Discrete(3) in the file.
+
+        `chosen`: bool [N]. Other rows are random.
+        """
+        space, first = self.spaces[1], arrays[0]
+        own = random_leaves(space, self.environments, np.random.default_rng(1))
+        if len(arrays) > 1:
+            own = [*own, own[0]]
+        elif first.dtype != rlx_pb2.DTYPE_INT64:
+            own = with_wrong_dtype(own)
+        elif list(first.shape) != [self.environments]:
+            own = [leaf.repeat(2, axis=0) for leaf in own]
+        elif len(chosen) == self.environments and not set(np.frombuffer(first.data, "<i8")[chosen]) <= {0, 1, 2}:
+            illegal = with_illegal_value(space, own)
+            if illegal is None:
+                raise ImpossibleMistake("every value of the dtypes is an action in the server's space")
+            own = illegal
+        return [wire_array(leaf) for leaf in own]
 
 
 def _edit_hello(data: bytes, message: Any) -> bytes:

@@ -22,6 +22,7 @@ from relaax.conformance.report import Report, RuleResult, Verdict
 from relaax.conformance.scripts import EARLY, error, golden_error
 from relaax.conformance.vectors import load
 from relaax.rlx.errors import ErrorCode
+from relaax.rlx.wire.encoding import CAPABILITIES
 
 QUIET_SECONDS = 5.0
 NO_CLIENT = "it never connected"
@@ -47,7 +48,7 @@ _QUIET_JUDGES = (did_not_reconnect, judges.exited_with_failure, closed, judges.c
 _NEWER = 99  # a code of a newer server
 # The mistake is in an error message. A client that does not notice it closes too, but then reconnects.
 _FINAL = {"server_error_wait"}
-OF_NEWER_CLIENTS = {"server_welcome_out_of_step"}
+OF_NEWER_CLIENTS = {f"server_welcome_{capability}" for capability in CAPABILITIES} | {"server_parameters_unasked"}
 """Golden sequences that no rule plays: a client of an earlier version ignores the field, and makes no mistake."""
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded, _refused = golden_error("overloaded"), golden_error("refused_token")
@@ -58,7 +59,7 @@ _no_version = golden_error("unsupported_version_protobuf")
 _OTHERWISE = "The same messages with other bytes: order of fields, unpacked lists, .proto names, numbers, nulls."
 _AT_ONCE = "An error in Protobuf before the server reads the hello. To a JSON client it is a lost connection."
 _IDLE = "The client marks environments in idle, and first where they come."
-_NOT_ADMITTED = "The welcome lacks the out_of_step that the hello asks for: the client closes and does not reconnect."
+_CHOSEN = "The client marks environments in chosen, and sends their actions."
 _BETWEEN = "The connection is lost when a NEXT_STEP episode ends. The next one begins with init; no step marks first."
 _BEHIND = "An answer and an error in one packet: the client reads the error before it sends, and sends no message."
 _PINGS = "While the client waits, it answers each ping with the same nonce, within the heartbeat of 5 s."
@@ -84,7 +85,8 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
         judges.limits,
     ),
     ("episodes", "8", "An episode ends, and the next one begins.", _plain, judges.episodes),
-    ("out_of_step", "8", _IDLE, _plain, judges.out_of_step),
+    ("out_of_step", "8", _IDLE, _plain, judges.marks("out_of_step", "idle")),
+    ("chosen_actions", "8", _CHOSEN, _plain, judges.marks("chosen_actions", "chosen")),
     (
         "leaving",
         "7",
@@ -178,7 +180,16 @@ _ROWS: list[tuple[str, str, str, Script, Judge]] = [
         closed_without_message,
     ),
     ("error_behind_an_answer", "9, 10", _BEHIND, scripts.error_behind, closed_without_message),
-    ("out_of_step_refused", "6", _NOT_ADMITTED, scripts.welcome_without_out_of_step, judges.closed_and_gave_up),
+    *(
+        (
+            f"{capability}_refused",
+            "6",
+            f"The welcome lacks the {capability} that the hello asks for: the client closes and does not reconnect.",
+            scripts.welcome_without(capability),
+            judges.closed_and_gave_up,
+        )
+        for capability in CAPABILITIES
+    ),
     ("server_bye", "7", "After the server's bye the client closes the connection.", scripts.server_bye, closed),
     (
         "server_wrong_answer",

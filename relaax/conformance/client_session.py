@@ -26,7 +26,10 @@ from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.handshake import limits_for
 from relaax.rlx.wire.decoding import from_wire
+from relaax.rlx.wire.encoding import CAPABILITIES
 
+PARAMETERS = ("gravity", "size")
+"""Names of the parameters that a client gets if it asks for `environment_parameters`."""
 Writer = Callable[[Any, str], bytes]
 REQUESTS = (rlx.Init, rlx.Step, rlx.Reset)
 
@@ -120,18 +123,24 @@ class ClientSession:
         """Receive the hello, and send the welcome."""
         self.admit(self.expect(rlx.Hello))
 
-    def admit(self, hello: rlx.Hello, out_of_step: bool = True) -> None:
-        """Send the bytes of the golden welcome; with a higher `max_frame_bytes` if the client's frames need it.
+    def admit(self, hello: rlx.Hello, lacks: str = "") -> None:
+        """Send the bytes of the golden welcome, with the capabilities that the hello asks for.
 
-        `out_of_step`: whether the welcome has it if the hello asks for it.
+        Its `max_frame_bytes` is higher if the client's frames need it. `lacks`: a capability that it does not have.
         """
-        kind = "out_of_step_same_step" if hello.out_of_step and out_of_step else "plain"
-        data, message = golden_message(f"{kind}_{self.codec}", "welcome", self.codec)
-        if limits_for(hello, rlx.Limits()).max_frame_bytes <= message.welcome.limits.max_frame_bytes:
+        data, message = golden_message(f"plain_{self.codec}", "welcome", self.codec)
+        welcome, plain = message.welcome, message.SerializeToString()
+        for capability in CAPABILITIES:
+            setattr(welcome, capability, getattr(hello, capability) and capability != lacks)
+        if welcome.environment_parameters:
+            welcome.parameter_names.extend(PARAMETERS)
+            welcome.parameters.extend(self._random.normal(size=len(PARAMETERS) * hello.environments).tolist())
+        if limits_for(hello, rlx.Limits()).max_frame_bytes > welcome.limits.max_frame_bytes:
+            welcome.limits.max_frame_bytes = rlx.DEFAULT_MAX_FRAME_BYTES
+        if message.SerializeToString() == plain and self.writer is encoded:
             self.connection.send(from_wire(message))
-            self._send_bytes(data if self.writer is encoded else self.writer(message, self.codec))
+            self._send_bytes(data)
         else:
-            message.welcome.limits.max_frame_bytes = rlx.DEFAULT_MAX_FRAME_BYTES
             self.send(message)
         self.stream.max_frame_bytes = message.welcome.limits.max_frame_bytes
 
@@ -152,7 +161,13 @@ class ClientSession:
         """Return a message with these actions; random actions by default."""
         if leaves is None:
             leaves = random_leaves(self.hello.action_space, self.hello.environments, self._random)
-        return rlx_pb2.ServerMessage(actions={"action": [wire_array(leaf) for leaf in leaves]})
+        message = rlx_pb2.ServerMessage(actions={"action": [wire_array(leaf) for leaf in leaves]})
+        admitted = self.connection.welcome
+        if admitted is not None and admitted.environment_parameters:
+            of = np.flatnonzero(self._random.random(self.hello.environments) < 0.3).tolist()
+            message.actions.parameters_of.extend(of)
+            message.actions.parameters.extend(self._random.normal(size=len(of) * len(PARAMETERS)).tolist())
+        return message
 
     def send_last(self, frame: bytes = b"") -> None:
         """Send the frame, end this direction of the stream, and receive until the client closes."""

@@ -75,19 +75,24 @@ def episodes(run: ClientRun) -> Judgement:
     return NOT_SEEN, f"no episode followed another in {run.sessions[0].answers} answers"
 
 
-def out_of_step(run: ClientRun) -> Judgement:
-    """Pass if the client marked environments in `idle` and no value was invalid."""
-    session = run.sessions[0]
-    if session.connection.hello is not None and not session.hello.out_of_step:
-        return Verdict.NOT_APPLICABLE, "it does not ask for out_of_step"
-    verdict, sentence = no_mistake_of(ErrorCode.INVALID_VALUE)(run)
-    if verdict is not PASSED:
-        return verdict, sentence
-    marked = [message for message in session.messages_of(rlx.Init, rlx.Step) if message.idle is not None]
-    if not marked:
-        return NOT_SEEN, f"it marked no environment in idle in {session.answers} answers"
-    begun = sum(step.first is not None for step in session.messages_of(rlx.Step))
-    return PASSED, f"{len(marked)} messages with idle, {begun} steps in which episodes began"
+def marks(capability: str, mask: str) -> Judge:
+    """Return a judge that passes if the client marked environments in `mask` and no value was invalid."""
+
+    def judge(run: ClientRun) -> Judgement:
+        session = run.sessions[0]
+        if session.connection.hello is not None and not getattr(session.hello, capability):
+            return Verdict.NOT_APPLICABLE, f"it does not ask for {capability}"
+        verdict, sentence = no_mistake_of(ErrorCode.INVALID_VALUE)(run)
+        if verdict is not PASSED:
+            return verdict, sentence
+        sent = session.messages_of(rlx.Init, rlx.Step, rlx.Reset)
+        marked = sum(getattr(message, mask, None) is not None for message in sent)
+        if not marked:
+            return NOT_SEEN, f"it marked no environment in {mask} in {session.answers} answers"
+        begun = sum(step.first is not None for step in session.messages_of(rlx.Step))
+        return PASSED, f"{marked} messages with {mask}, {begun} steps in which episodes began"
+
+    return judge
 
 
 def closed_in_order(run: ClientRun) -> Judgement:

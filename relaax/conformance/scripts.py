@@ -35,6 +35,7 @@ from relaax.conformance.wire import (
 )
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
+from relaax.rlx.wire.encoding import CAPABILITIES
 
 ANSWERS = 30
 MANY_ANSWERS = 300
@@ -198,14 +199,18 @@ def cut_between_episodes(session: ClientSession) -> None:
     raise ScriptNotApplicable(f"no step ended an episode in {MANY_ANSWERS} answers")
 
 
-@on_first_connection
-def welcome_without_out_of_step(session: ClientSession) -> None:
-    """Send a welcome without the `out_of_step` that the hello asks for. The client must close."""
-    hello = session.expect(rlx.Hello)
-    if not hello.out_of_step:
-        raise ScriptNotApplicable("the client does not ask for out_of_step")
-    session.admit(hello, out_of_step=False)
-    session.record_rest(until_request=True)
+def welcome_without(capability: str) -> Script:
+    """Return a script that sends a welcome without a capability that the hello asks for. The client must close."""
+
+    @on_first_connection
+    def script(session: ClientSession) -> None:
+        hello = session.expect(rlx.Hello)
+        if not getattr(hello, capability):
+            raise ScriptNotApplicable(f"the client does not ask for {capability}")
+        session.admit(hello, lacks=capability)
+        session.record_rest(until_request=True)
+
+    return script
 
 
 @on_first_connection
@@ -231,6 +236,8 @@ def mistake(conversation: Conversation) -> Script:
         for entry in entries:
             if entry["from"] == "client":
                 request = _receive_request(session, next(iter(entry["message"])))
+                if "hello" in entry["message"]:
+                    _require_capabilities(request, entry["message"]["hello"])
                 continue
             if entry is entries[-1]:
                 session.trailing = _encode_mistake(conversation, last, session)
@@ -240,6 +247,14 @@ def mistake(conversation: Conversation) -> Script:
         session.record_rest(until_request=True)
 
     return script
+
+
+def _require_capabilities(hello: rlx.Hello, golden_hello: dict[str, Any]) -> None:
+    """Raise ScriptNotApplicable if a golden hello asks for a capability that the client does not ask for."""
+    asked = json_format.ParseDict(golden_hello, rlx_pb2.Hello())
+    for capability in CAPABILITIES:
+        if getattr(asked, capability) and not getattr(hello, capability):
+            raise ScriptNotApplicable(f"the client does not ask for {capability}")
 
 
 def _receive_request(session: ClientSession, kind: str) -> Any:
@@ -271,7 +286,12 @@ def _encode_mistake(conversation: Conversation, entry: dict[str, Any], session: 
     kind = message.WhichOneof("message")
     if kind is None:
         return data if session.codec == "protobuf" else framed(b'{"fly":{"high":true}}')
-    if kind == "actions":
+    if kind == "actions" and conversation.name.startswith("server_parameters_"):
+        if list(message.actions.parameters_of) == [2] and session.hello.environments > 2:
+            raise ScriptNotApplicable("the client has more than 2 environments")
+        wrong, message = message.actions, session.actions()
+        message.actions.parameters_of[:], message.actions.parameters[:] = wrong.parameters_of, wrong.parameters
+    elif kind == "actions":
         message = _wrong_actions(message.actions, entry["error"], session)
     elif kind == "episode_returns":
         returns, n = message.episode_returns.episode_return, session.hello.environments

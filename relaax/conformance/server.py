@@ -16,10 +16,10 @@ from relaax.client.connection.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, ImpossibleMistake, Settings
 from relaax.conformance.report import Report, RuleResult, Verdict
 from relaax.conformance.server_session import (
-    NO_OUT_OF_STEP,
     ConversationRefused,
     ServerSession,
     check_actions,
+    no_support,
     play,
 )
 from relaax.conformance.vectors import golden, load
@@ -80,7 +80,7 @@ def _send_joined_frames(adapted: AdaptedConversation, session: ServerSession) ->
         found = session.expect("pong").pong.nonce
         if found != nonce:
             raise RuleViolation(f"after two pings in one packet, pong {nonce} was expected, not pong {found}")
-    check_actions(session.expect("actions"), adapted.spaces[1], adapted.environments)
+    check_actions(adapted, session)
     session.send_bye()
 
 
@@ -99,7 +99,7 @@ def _send_early_init(adapted: AdaptedConversation, session: ServerSession) -> No
 def _send_early_step(adapted: AdaptedConversation, session: ServerSession) -> None:
     _send_hello(adapted, session)
     session.stream.send(_frame(adapted, session, "init"))
-    check_actions(session.expect("actions"), adapted.spaces[1], adapted.environments)
+    check_actions(adapted, session)
     session.stream.send(2 * _frame(adapted, session, "step"))
     _check_refused_as_early(session, "actions")
 
@@ -135,13 +135,14 @@ def _padded(begin: str, end: str, size: int) -> bytes:
     return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
 
 
-def _check_out_of_step(adapted: AdaptedConversation, session: ServerSession) -> None:
-    """Raise ConversationRefused if the server does not support environments out of step."""
+def _check_support(adapted: AdaptedConversation, session: ServerSession) -> None:
+    """Raise ConversationRefused if the server does not support a capability that the hello asks for."""
     session.stream.send(_frame(adapted, session, "hello"))
     welcome = session.expect("welcome").welcome
     session.send_bye()
-    if not welcome.out_of_step:
-        raise ConversationRefused(NO_OUT_OF_STEP)
+    for capability in adapted.asks:
+        if not getattr(welcome, capability):
+            raise no_support(capability)
 
 
 def _stay_silent(adapted: AdaptedConversation, session: ServerSession) -> None:
@@ -242,9 +243,10 @@ def _check_rule(address: Endpoint, settings: Settings, check: RuleCheck) -> Rule
     for one_by_one in (False, True) if check.byte_by_byte else (False,):
         how = " (bytes one by one)" if one_by_one else ""
         try:
-            if check.adapted.idles_unasked and not one_by_one:  # a server of an earlier version ignores `idle`
-                asking = AdaptedConversation(golden("out_of_step_unsupported"), settings)
-                _run_with_retries(address, settings, replace(check, adapted=asking, run=_check_out_of_step), one_by_one)
+            capability = check.adapted.used_unasked
+            if capability is not None and not one_by_one:  # a server of an earlier version ignores its fields
+                asking = AdaptedConversation(golden(f"{capability}_unsupported"), settings)
+                _run_with_retries(address, settings, replace(check, adapted=asking, run=_check_support), one_by_one)
             _run_with_retries(address, settings, check, one_by_one)
         except RuleViolation as violation:
             verdict, sentence = Verdict.FAILED, f"{violation}{how}. {check.description}"

@@ -9,6 +9,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import json_format
+
 from relaax.client.connection.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, Settings
 from relaax.conformance.wire import (
@@ -21,10 +23,13 @@ from relaax.conformance.wire import (
     encoded,
     kind_of,
 )
-from relaax.rlx import Actions, Space, rlx_pb2
+from relaax.rlx import Actions, Welcome, rlx_pb2
+from relaax.rlx.checks import check_new_parameters
 from relaax.rlx.errors import ProtocolError
+from relaax.rlx.handshake import check_first_parameters
 from relaax.rlx.leaf_checks import LeavesCheck
 from relaax.rlx.wire.decoding import from_wire
+from relaax.rlx.wire.encoding import CAPABILITIES
 
 if TYPE_CHECKING:
     from relaax.conformance.websocket import WebSocketWire
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 # Error codes that a server may send at any point for a reason of its own.
 _OWN_REASONS = {"UNAUTHENTICATED", "UNSUPPORTED_SPACE", "SPACE_MISMATCH", "OVERLOADED", "UNAVAILABLE", "REBALANCING"}
 _WAITING = {"OVERLOADED", "UNAVAILABLE", "REBALANCING"}
-NO_OUT_OF_STEP = "the server does not support environments out of step"
+
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
@@ -71,6 +76,7 @@ class ServerSession:
         self.stream = FrameStream(connected(address, settings), settings.deadline, one_by_one)
         self.codec = codec
         self.limits: rlx_pb2.Limits | None = None
+        self.parameters: int | None = None  # number of those in the welcome; None without `environment_parameters`
         self.codec_is_unknown = False  # whether the server may answer before it detects the codec
 
     def __enter__(self) -> ServerSession:
@@ -180,14 +186,21 @@ def _check_own_reason(error: Any, codes: set[str]) -> None:
         raise ConversationRefused(f"{code}: {error.message}", error.retry_after_seconds if code in _WAITING else None)
 
 
-def check_actions(message: Any, space: Space, environments: int) -> None:
-    """Raise RuleViolation if a message does not have valid actions for `environments` environments."""
+def check_actions(adapted: AdaptedConversation, session: ServerSession) -> None:
+    """Receive actions for the environments of the conversation. Raise RuleViolation if they are invalid."""
+    message = session.expect("actions")
     try:
         actions = from_wire(message)
         assert isinstance(actions, Actions)
-        LeavesCheck(space, environments, bounded=True).check("action", actions.action)
+        LeavesCheck(adapted.spaces[1], adapted.environments, bounded=True).check("action", actions.action)
+        check_new_parameters(actions, session.parameters, adapted.environments)
     except ProtocolError as error:
         raise RuleViolation(error.message) from None
+
+
+def no_support(capability: str) -> ConversationRefused:
+    """Return the refusal of a server that does not support a capability."""
+    return ConversationRefused(f"the server does not support {CAPABILITIES[capability]}")
 
 
 def play(adapted: AdaptedConversation, session: ServerSession) -> None:
@@ -219,7 +232,7 @@ def play(adapted: AdaptedConversation, session: ServerSession) -> None:
     else:
         last_request = next(iter(entries[-1]["message"])) if entries[-1]["from"] == "client" else ""
         if last_request in ("init", "step"):  # the file ends before this answer
-            check_actions(session.expect("actions"), adapted.spaces[1], adapted.environments)
+            check_actions(adapted, session)
         elif last_request == "reset":
             session.expect("episode_returns")
         session.send_bye()
@@ -235,9 +248,9 @@ def _check_reply(adapted: AdaptedConversation, session: ServerSession, entry: di
     if "error" in tree:  # a refusal without a mistake of the client
         return _check_token_refused(session, tree["error"]["code"].removeprefix("ERROR_CODE_"))
     if "welcome" in tree:
-        _check_welcome(adapted, session, bool(tree["welcome"].get("outOfStep")))
+        _check_welcome(adapted, session, json_format.ParseDict(tree, rlx_pb2.ServerMessage()).welcome)
     elif "actions" in tree:
-        check_actions(session.expect("actions"), adapted.spaces[1], adapted.environments)
+        check_actions(adapted, session)
     elif "pong" in tree:
         nonce = session.expect("pong").pong.nonce
         if nonce != tree["pong"].get("nonce", 0):
@@ -250,16 +263,23 @@ def _check_reply(adapted: AdaptedConversation, session: ServerSession, entry: di
     return False
 
 
-def _check_welcome(adapted: AdaptedConversation, session: ServerSession, out_of_step: bool) -> None:
-    """Check the welcome. `out_of_step`: whether the conversation needs it in the welcome."""
+def _check_welcome(adapted: AdaptedConversation, session: ServerSession, golden: Any) -> None:
+    """Check the welcome. `golden`: that of the conversation, whose capabilities the conversation needs."""
     welcome = session.expect("welcome").welcome
     session.apply_welcome(welcome)
-    if welcome.out_of_step and not adapted.asks_out_of_step:
-        raise RuleViolation("the welcome has out_of_step, and the hello did not ask for it")
-    if out_of_step and not welcome.out_of_step:
-        raise ConversationRefused(NO_OUT_OF_STEP)
-    if adapted.asks_out_of_step and welcome.out_of_step and not out_of_step:
-        raise ConversationRefused("the server supports environments out of step")
+    for capability, what in CAPABILITIES.items():
+        granted, asked = getattr(welcome, capability), capability in adapted.asks
+        if granted and not asked:
+            raise RuleViolation(f"the welcome has {capability}, and the hello did not ask for it")
+        if asked and granted != getattr(golden, capability):
+            raise ConversationRefused(f"the server supports {what}") if granted else no_support(capability)
+    try:
+        message = from_wire(rlx_pb2.ServerMessage(welcome=welcome))
+        assert isinstance(message, Welcome)
+        check_first_parameters(message, adapted.environments)
+    except ProtocolError as error:
+        raise RuleViolation(error.message) from None
+    session.parameters = len(welcome.parameter_names) if welcome.environment_parameters else None
 
 
 def _check_token_refused(session: ServerSession, code: str) -> bool:

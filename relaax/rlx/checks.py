@@ -185,17 +185,7 @@ class Checker:
     def _check_actions(self, message: Actions) -> None:
         self._action.check("action", message.action)
         if message.parameters_of or message.parameters is not None:
-            self._check_parameters(message)
-
-    def _check_parameters(self, message: Actions) -> None:
-        if self.parameters is None:
-            raise _invalid("parameters came with actions, and the welcome has no environment_parameters")
-        of = message.parameters_of
-        if any(after <= before for before, after in itertools.pairwise(of)):
-            raise _invalid("parameters_of must be increasing")
-        if of and not 0 <= of[-1] < self._shape[0]:
-            raise _invalid(above_maximum("parameters_of", of[-1], self._shape[0] - 1))
-        check_numbers("parameters", message.parameters, len(of) * self.parameters)
+            check_new_parameters(message, self.parameters, self._shape[0])
 
     def _check_returns(self, message: EpisodeReturns) -> None:
         self._check_numbers("episode_return", message.episode_return, MAX_NUMBER)
@@ -279,6 +269,23 @@ class Checker:
                 )
             if episode.length < 1:
                 raise _invalid(below_one(f"episodes[{index}].length", episode.length))
+
+
+def check_new_parameters(message: Actions, count: int | None, environments: int) -> None:
+    """Raise ProtocolError (INVALID_VALUE) if the new parameters of an answer are invalid.
+
+    `count`: the number of parameters in the welcome; None if it has no `environment_parameters`.
+    """
+    of, values = message.parameters_of, message.parameters
+    if count is None:
+        if of or values is not None:
+            raise _invalid("parameters came with actions, and the welcome has no environment_parameters")
+        return
+    if any(after <= before for before, after in itertools.pairwise(of)):
+        raise _invalid("parameters_of must be increasing")
+    if of and not 0 <= of[-1] < environments:
+        raise _invalid(above_maximum("parameters_of", of[-1], environments - 1))
+    check_numbers("parameters", values, len(of) * count)
 
 
 def check_error(message: Error) -> None:

@@ -57,7 +57,7 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
     for name in CAPABILITIES:
         if getattr(welcome, name) and not getattr(hello, name):
             raise _invalid(f"{name} is true in the welcome, and the hello did not ask for it")
-    _check_parameters(welcome, hello.environments)
+    check_first_parameters(welcome, hello.environments)
     limits = welcome.limits
     for name in ("idle_timeout_seconds", "heartbeat_seconds"):
         seconds = getattr(limits, name)
@@ -98,7 +98,7 @@ def _least_frame_bytes(hello: Hello, codec: str) -> int:
     return 4 * data // 3 if codec == "json" else data
 
 
-def _check_parameters(welcome: Welcome, environments: int) -> None:
+def check_first_parameters(welcome: Welcome, environments: int) -> None:
     """Raise ProtocolError if the parameters of environments in a welcome are invalid."""
     names, values = welcome.parameter_names, welcome.parameters
     if (names or values is not None) and not welcome.environment_parameters:

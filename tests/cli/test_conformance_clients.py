@@ -9,6 +9,7 @@ import pytest
 
 from relaax.conformance.client import check_client, client_rules
 from relaax.conformance.report import Report, Verdict
+from relaax.rlx.wire.encoding import CAPABILITIES
 from support.findings import not_passed
 from support.rlx_vector_files import JSON_CLIENT
 
@@ -96,7 +97,32 @@ try:
 except TrainingFinished:
     pass
 """
-IN_STEP = {"out_of_step", "out_of_step_refused"}
+TAKEOVER_CLIENT = """
+import sys
+import numpy as np
+from relaax.client import Box, Client, Discrete, Failure, TrainingFinished
+
+# A person takes every third action. The server sets the environment's parameters.
+spaces = {"observation_space": Box(-1, 1, (2,)), "action_space": Discrete(3), "retry_seconds": 60}
+state = np.zeros(2, np.float32)
+try:
+    with Client(sys.argv[1], chosen_actions=True, environment_parameters=True, **spaces) as client:
+        for episode in range(60):
+            assert set(client.parameters) == {"gravity", "size"}
+            client.init(state)
+            for step in range(5):
+                client.send(1.0, state, action=None if step % 3 else step // 3)
+            client.reset(1.0, action=2)
+except TrainingFinished:
+    pass
+except Failure as failure:
+    sys.exit(str(failure))
+"""
+ASKING = {"out_of_step", "chosen_actions", *(f"{capability}_refused" for capability in CAPABILITIES)}
+ASKING |= {
+    rule.name for pattern in ("server_welcome_parameters_*", "server_parameters_*") for rule in client_rules(pattern)
+}
+"""Rules for clients that ask for a capability."""
 JSON_ONLY = {rule.name for rule in client_rules("server_malformed_json_*")}
 
 
@@ -109,20 +135,20 @@ def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report
 def test_correct_client_passes() -> None:
     report = check(FAULTY)
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"reconnect_between_episodes"} | IN_STEP
-    verdicts = {finding.verdict for finding in report.findings if finding.rule in IN_STEP}
+    assert set(not_passed(report)) == {"reconnect_between_episodes"} | ASKING
+    verdicts = {finding.verdict for finding in report.findings if finding.rule in ASKING}
     assert verdicts == {Verdict.NOT_APPLICABLE}
 
 
 def test_correct_client_out_of_step_passes() -> None:
-    report = check([*FAULTY, "out_of_step"], "[eouv]*")
+    report = check([*FAULTY, "out_of_step"], "[ouv]*")
     assert not_passed(report) == {}
     (sentence,) = [finding.sentence for finding in report.findings if finding.rule == "out_of_step"]
     assert "messages with idle" in sentence
 
 
 def test_correct_next_step_client_passes() -> None:
-    assert not_passed(check([*FAULTY, "next_step"], "[ev]*")) == not_passed(check([*FAULTY, "next_step"], "re*")) == {}
+    assert not_passed(check([*FAULTY, "next_step"], "[ev][apr]*")) == not_passed(check([*FAULTY, "next_step"], "re*")) == {}
 
 
 def test_python_client_accepts_unusual_messages() -> None:
@@ -140,7 +166,13 @@ def test_python_client_reconnects_between_episodes() -> None:
 
 
 def test_python_client_passes_out_of_step() -> None:
-    assert not_passed(check([sys.executable, "-c", TURNS_CLIENT, "{address}"], "[eov]*")) == {}
+    assert not_passed(check([sys.executable, "-c", TURNS_CLIENT, "{address}"], "[ov]*")) == {}
+
+
+@pytest.mark.parametrize("rules", ["[cev]*", "server_*parameters_*"])
+def test_python_client_with_takeover_and_parameters_passes(rules: str) -> None:
+    report = check([sys.executable, "-c", TAKEOVER_CLIENT, "{address}"], rules, deadline=60)
+    assert not_passed(report) == {}
 
 
 @pytest.mark.slow
@@ -148,7 +180,7 @@ def test_python_client_passes_out_of_step() -> None:
 def test_python_client_passes(codec: str) -> None:
     report = check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], deadline=60)
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"reconnect_between_episodes"} | IN_STEP | (
+    assert set(not_passed(report)) == {"reconnect_between_episodes"} | ASKING | (
         JSON_ONLY if codec == "protobuf" else set()
     )
 
@@ -157,7 +189,7 @@ def test_python_client_passes(codec: str) -> None:
 def test_json_client_passes() -> None:
     report = check([sys.executable, str(JSON_CLIENT), "{address}", "100"])
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"limits", "reconnect_between_episodes"} | IN_STEP
+    assert set(not_passed(report)) == {"limits", "reconnect_between_episodes"} | ASKING
 
 
 FAULTS = {

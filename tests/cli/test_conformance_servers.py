@@ -13,6 +13,7 @@ from relaax.conformance.adaptation import Settings
 from relaax.conformance.report import Report, Verdict
 from relaax.conformance.server import check_server, server_checks
 from relaax.rlx import Box, Dict, Discrete, MultiDiscrete
+from relaax.rlx.wire.encoding import CAPABILITIES
 from support.faulty_server import FaultyServer
 from support.findings import not_passed
 from support.keys import Keys
@@ -41,7 +42,9 @@ def check(address: str, settings: Settings, only: str = "*") -> Report:
 
 
 SERVER_DEPENDENT = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
-OUT_OF_STEP = {c.name for c in server_checks(Settings()) if c.adapted.asks_out_of_step or c.adapted.idles_unasked}
+CAPABLE = {c.name: c.adapted for c in server_checks(Settings()) if c.adapted.asks or c.adapted.used_unasked}
+"""The checks of capabilities."""
+UNSUPPORTED = {f"{capability}_unsupported" for capability in CAPABILITIES}
 TIMING_DEPENDENT = {"unexpected_metrics", "unexpected_second_step"}
 
 
@@ -58,7 +61,7 @@ def test_correct_server_passes(settings: Settings) -> None:
     with FaultyServer() as right:
         report = check(right.address, settings)
     assert not report.failed, not_passed(report)
-    allowed = SERVER_DEPENDENT | TIMING_DEPENDENT | {"idle_timeout", "out_of_step_unsupported"}
+    allowed = SERVER_DEPENDENT | TIMING_DEPENDENT | {"idle_timeout"} | UNSUPPORTED
     if settings.codec == "json":
         allowed |= {"malformed_utf8", "malformed_protobuf", "rest_is_dropped"}
         allowed |= {"malformed_message_twice", "malformed_two_messages"}
@@ -89,6 +92,8 @@ FAULTS = {
     "stays_after_bye": ("plain_protobuf", ""),
     "patient": ("idle_timeout", "no frame was received"),
     "unasked_out_of_step": ("plain_protobuf", "the welcome has out_of_step, and the hello did not ask for it"),
+    "unasked_chosen_actions": ("plain_json", "the welcome has chosen_actions, and the hello did not ask for it"),
+    "short_parameters": ("environment_parameters_one_json", "parameters has 1 numbers; 2 are needed"),
     "counts_void_rewards": ("out_of_step_same_step_protobuf", "the sums of the rewards are [7.0, 0.0]"),
     "checks_void_rows": ("out_of_step_next_step_json", "actions was expected, not the error INVALID_VALUE"),
     "accepts_idle": ("step_idle_unasked", "the error INVALID_VALUE was expected, not actions"),
@@ -123,14 +128,14 @@ def test_server_that_supports_one_space_only_passes(processes: Processes, tmp_pa
     assert set(not_passed(check(address, own, "step_n*"))) == set()
 
 
-def test_server_with_out_of_step_passes(processes: Processes, tmp_path: Path) -> None:
+def test_server_with_capabilities_passes(processes: Processes, tmp_path: Path) -> None:
     config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py")}, max_failed_handshakes=1000)
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
     for settings in (Settings(), OWN):
-        checks = [check for check in server_checks(settings) if check.name in OUT_OF_STEP]
+        checks = [check for check in server_checks(settings) if check.name in CAPABLE]
         report = check_server(parse_endpoint(address), settings, checks)
-        assert len(report.findings) == len(OUT_OF_STEP)
-        assert set(not_passed(report)) == {"out_of_step_unsupported"}, not_passed(report)
+        assert len(report.findings) == len(CAPABLE)
+        assert set(not_passed(report)) == UNSUPPORTED, not_passed(report)
         assert not report.failed
 
 
@@ -139,18 +144,20 @@ def test_server_with_a_short_idle_timeout_passes() -> None:
         assert not_passed(check(impatient.address, Settings(), "idle_timeout")) == {}
 
 
-def test_server_without_out_of_step_does_not_fail() -> None:
+def test_server_without_capabilities_does_not_fail() -> None:
     """A server of an earlier version ignores the fields."""
     with FaultyServer("earlier") as earlier:
-        checks = [check for check in server_checks(Settings()) if check.name in OUT_OF_STEP]
+        checks = [check for check in server_checks(Settings()) if check.name in CAPABLE]
         protobuf = [check for check in checks if check.adapted.codec == "protobuf"]
         report = check_server(parse_endpoint(earlier.address), Settings(), protobuf)
-    assert len(report.findings) > 15
-    assert set(not_passed(report)) == {check.name for check in protobuf} - {"out_of_step_unsupported"}
+    assert len(report.findings) > 30
+    assert set(not_passed(report)) == {check.name for check in protobuf} - UNSUPPORTED
     for finding in report.findings:
-        if finding.rule != "out_of_step_unsupported":
+        if finding.rule not in UNSUPPORTED:
+            adapted = CAPABLE[finding.rule]
+            capability = adapted.used_unasked or adapted.asks[0]
             assert finding.verdict is Verdict.NOT_APPLICABLE, finding
-            assert "the server does not support environments out of step" in finding.sentence
+            assert f"the server does not support {CAPABILITIES[capability]}" in finding.sentence
 
 
 def test_guarded_server_passes_with_its_token() -> None:
@@ -195,5 +202,5 @@ def test_real_server_passes(tmp_path: Path, scheme: str) -> None:
         report = check(f"{scheme}{service.address}", Settings(deadline=60))
     assert not report.failed, not_passed(report)
     other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
-    other_spaces |= {"key_order_protobuf", "key_order_json", "out_of_step_unsupported"}
+    other_spaces |= {"key_order_protobuf", "key_order_json"} | UNSUPPORTED
     assert set(not_passed(report)) <= SERVER_DEPENDENT | TIMING_DEPENDENT | other_spaces

@@ -18,6 +18,7 @@ import numpy as np
 
 from relaax import rlx
 from relaax.rlx import rlx_pb2
+from relaax.rlx.wire.encoding import CAPABILITIES
 from relaax.rlx.wire.framing import frame
 from support.acceptor import PATIENCE, Acceptor
 from support.rlx_peer import least_action
@@ -89,13 +90,15 @@ class _Connection:
             self.protocol.receive_data(whole)
 
     def without_idle(self, data: bytes) -> bytes:
-        """Return whole frames in Protobuf without `idle` and `out_of_step`."""
+        """Return whole frames in Protobuf without `idle`, `chosen` and the capabilities that they need."""
         self.incomplete += data
         whole = b""
         while len(self.incomplete) >= 4 + (length := int.from_bytes(self.incomplete[:4], "big")):
             message = rlx_pb2.ClientMessage.FromString(self.incomplete[4 : 4 + length])
             self.incomplete = self.incomplete[4 + length :]
-            for kind, field in (("hello", "out_of_step"), ("init", "idle"), ("step", "idle")):
+            fields = [("hello", capability) for capability in CAPABILITIES] + [("init", "idle"), ("step", "idle")]
+            fields += [(kind, field) for kind in ("step", "reset") for field in ("chosen", "action")]
+            for kind, field in fields:
                 if message.HasField(kind):  # type: ignore[arg-type]
                     getattr(message, kind).ClearField(field)
             whole += frame(message.SerializeToString(), 2**31)
@@ -110,10 +113,16 @@ class _Connection:
             limits = replace(LIMITS, heartbeat_seconds=0.0) if self.fault == "no_heartbeat" else self.limits
             session_id = "a/b" if self.fault == "bad_session_id" else "s1"
             version = 2 if self.fault == "welcome_version" else 1
-            asked = event.out_of_step
-            said = asked or self.fault == "unasked_out_of_step"
-            correct = rlx.Welcome("s1", "none", LIMITS, out_of_step=asked)
-            self.send(correct, rlx.Welcome(session_id, "none", limits, version, out_of_step=said))
+            asked: dict[str, Any] = {capability: getattr(event, capability) for capability in CAPABILITIES}
+            if event.environment_parameters:
+                asked |= {"parameter_names": ("size",), "parameters": np.ones(event.environments)}
+            said = dict(asked)
+            if self.fault.startswith("unasked_"):
+                said[self.fault.removeprefix("unasked_")] = True
+            if self.fault == "short_parameters" and event.environment_parameters:
+                said["parameter_names"] = ("size", "mass")
+            correct = rlx.Welcome("s1", "none", LIMITS, **asked)
+            self.send(correct, rlx.Welcome(session_id, "none", limits, version, **said))
         elif isinstance(event, rlx.Init):
             self.returns = np.zeros(self.hello.environments)
             self.act(event)

@@ -20,7 +20,7 @@ class ParameterServer(ParameterServerBase):
 
 
 class Agent(AgentBase):
-    out_of_step = True
+    out_of_step = chosen_actions = True
 
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:

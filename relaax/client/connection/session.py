@@ -23,19 +23,13 @@ from relaax.client.connection.scalars import Latency, Scalars
 from relaax.client.connection.wire import ClientWire
 from relaax.libraries import explained
 from relaax.rlx.messages import Parameters
+from relaax.rlx.wire.encoding import CAPABILITIES
 from relaax.tls import client_context
 
 logger = logging.getLogger("relaax.client")
 
 _Answer = TypeVar("_Answer", rlx.Actions, rlx.EpisodeReturns, rlx.Pong, rlx.Welcome)
 
-
-_CAPABILITIES = {
-    "out_of_step": "environments out of step",
-    "chosen_actions": "actions of the client",
-    "environment_parameters": "parameters of environments",
-}
-"""The capabilities of a hello that its client needs, and their names in errors."""
 
 ALIVE_VARIABLE = "RELAAX_ALIVE_FILE"
 _ALIVE_SECONDS = 1.0
@@ -270,7 +264,7 @@ class Session:
         )
         try:
             welcome = self._request(self._hello, rlx.Welcome)
-            for capability, what in _CAPABILITIES.items():
+            for capability, what in CAPABILITIES.items():
                 if getattr(self._hello, capability) and not getattr(welcome, capability):
                     raise ConnectionInterrupted(
                         f"the server does not support {what}: its version is too old, or its algorithm "

@@ -89,8 +89,12 @@ def _welcome(message: Welcome, part: rlx_pb2.Welcome) -> None:
     _numbers(message.parameters, part.parameters)
 
 
-CAPABILITIES = ("out_of_step", "chosen_actions", "environment_parameters")
-"""Fields of a hello that ask for a capability, and of a welcome that grant it."""
+CAPABILITIES = {
+    "out_of_step": "environments out of step",
+    "chosen_actions": "actions of the client",
+    "environment_parameters": "parameters of environments",
+}
+"""Fields of a hello that ask for a capability, and of a welcome that grant it. The values are their names in errors."""
 
 LIMIT_FIELDS = (
     "max_frame_bytes",

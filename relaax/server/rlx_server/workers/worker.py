@@ -266,6 +266,7 @@ class Worker:
                 server_version=__version__,
                 out_of_step=out_of_step,
                 chosen_actions=chosen_actions,
+                environment_parameters=hello.environment_parameters,
             )
         )
         init = self._await_init(client.metrics)
