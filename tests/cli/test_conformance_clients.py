@@ -148,7 +148,8 @@ def test_correct_client_out_of_step_passes() -> None:
 
 
 def test_correct_next_step_client_passes() -> None:
-    assert not_passed(check([*FAULTY, "next_step"], "[ev][apr]*")) == not_passed(check([*FAULTY, "next_step"], "re*")) == {}
+    for rules in ("[ev][apr]*", "re*"):
+        assert not_passed(check([*FAULTY, "next_step"], rules)) == {}
 
 
 def test_python_client_accepts_unusual_messages() -> None:
