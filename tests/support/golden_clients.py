@@ -22,6 +22,7 @@ from relaax.conformance.wire import FrameStream, StreamEnded, decoded, encoded, 
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.metric_names import normalize_name
+from relaax.rlx.wire.encoding import CAPABILITIES
 
 PATIENCE = 60.0
 _ASKS = ("init", "step", "reset")
@@ -125,7 +126,7 @@ def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
         kind = kind_of(message)
         body = getattr(message, kind)
         if kind == "hello":
-            flags = [int(body.reports_episodes), int(body.out_of_step)]
+            flags = [int(getattr(body, flag)) for flag in ("reports_episodes", *CAPABILITIES)]
             numbers = [body.environments, body.mode, body.frame_skip, *flags]
             autoreset = [len(body.autoreset), *body.autoreset]
             texts = [_hex(text.encode()) for text in (body.environment, body.host, body.token, body.session_id)]
@@ -135,10 +136,10 @@ def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
             lines.append(["init", _mask(body.partial), _mask(body.idle), *_leaves(body.observation)])
         elif kind in ("step", "reset"):
             fields = (body.terminated, body.truncated, body.idle) if kind == "step" else (body.truncated,)
-            masks = [_mask(one) for one in fields]
+            masks = [_mask(one) for one in (*fields, body.chosen)]
             episodes = ",".join(f"{e.environment}:{_bits(e.episode_return)}:{e.length}" for e in body.episodes)
             observation = body.observation if kind == "step" else []
-            leaves = [*_leaves(observation), *_leaves(body.final_observation)]
+            leaves = [*_leaves(observation), *_leaves(body.final_observation), *_leaves(body.action)]
             lines.append([kind, *_numbers(body.reward), *masks, episodes or "-", *leaves])
         elif kind == "metrics":
             lines += [["metric", _hex(scalar.name.encode()), _bits(scalar.value)] for scalar in body.scalars]
@@ -252,11 +253,13 @@ def _sort(space: Any) -> None:
 
 def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines that the client must print. After `lost CODE` and `finished STEP`, it also prints a sentence."""
-    lines = []
-    out_of_step = False  # whether the hello asks for it
+    lines: list[str] = []
+    hello = rlx_pb2.Hello()
+    names: list[str] = []
+    parameters: list[list[float]] = []  # those of each environment's next episode
     for entry in entries:
         if entry["from"] == "client":
-            out_of_step = out_of_step or entry["message"].get("hello", {}).get("outOfStep", False)
+            json_format.ParseDict(entry["message"].get("hello", {}), hello)
             continue
         if "error" in entry:
             lines.append(f"lost {ErrorCode[entry['error'].removeprefix('ERROR_CODE_')].value}")
@@ -264,12 +267,18 @@ def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
         message = json_format.ParseDict(entry["message"], rlx_pb2.ServerMessage())
         kind = kind_of(message)
         body = getattr(message, kind)
-        if kind == "welcome" and out_of_step and not body.out_of_step:
+        if kind == "welcome" and any(getattr(hello, name) and not getattr(body, name) for name in CAPABILITIES):
             lines.append(f"lost {ErrorCode.UNSUPPORTED_SPACE.value}")  # the client needs it and gives up
         elif kind == "welcome":
             lines.append(f"welcome {body.session_id.encode().hex()} {body.algorithm.encode().hex()}")
+            names = list(body.parameter_names)
+            parameters = _rows(body.parameters, hello.environments)
         elif kind == "actions":
             lines.append(" ".join(["actions", *_leaves(body.action)]))
+            for environment, row in zip(
+                body.parameters_of, _rows(body.parameters, len(body.parameters_of)), strict=True
+            ):
+                parameters[environment] = row
         elif kind == "episode_returns":
             lines.append(" ".join(["returns", *(struct.pack("<d", one).hex() for one in body.episode_return)]))
         elif kind == "pong":
@@ -278,10 +287,22 @@ def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
             lines.append(f"finished {body.global_step}")
         elif kind in ("error", "bye"):
             lines.append(f"lost {body.code if kind == 'error' else 0}")
+        if hello.environment_parameters and lines[-1].startswith(("welcome", "actions")):
+            columns = [
+                [name.encode().hex(), *(struct.pack("<d", row[column]).hex() for row in parameters)]
+                for column, name in enumerate(names)
+            ]
+            lines.append(" ".join(["parameters", *(word for words in columns for word in words)]))
     last = entries[-1]
     if last["from"] == "client" and not last.get("late") and next(iter(last["message"])) in _ASKS:
         lines.append("lost 0")  # the conversation ends before the answer
     return lines
+
+
+def _rows(numbers: Sequence[float], count: int) -> list[list[float]]:
+    """Divide numbers into `count` lists of equal length."""
+    size = len(numbers) // max(count, 1)
+    return [list(numbers[i * size : (i + 1) * size]) for i in range(count)]
 
 
 def _agree(printed: str, expected: str) -> bool:
