@@ -12,6 +12,7 @@ import pydantic
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.errors import nearest_file, unknown_configuration
 from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
+from relaax.configuration.lesson_sections import CurriculumSection, EnvironmentParametersSection, curriculum_of
 from relaax.configuration.roles import SECTIONS, relaax_roles
 from relaax.configuration.sections import (
     ClusterSection,
@@ -32,6 +33,7 @@ from relaax.configuration.validation import (
     validate_section,
 )
 from relaax.configuration.yaml_file import read_yaml
+from relaax.lessons.curriculum import Curriculum
 
 ALGORITHM = "algorithm"
 COMMAND_LINE = "command line"
@@ -92,6 +94,14 @@ class Configuration:
     def run(self) -> RunSection:
         """The section `relaax-run`."""
         return cast(RunSection, self.sections["relaax-run"])
+
+    def curriculum(self) -> Curriculum | None:
+        """Return the parameters of environments and their lessons, at the start; None without parameters.
+
+        Raises ConfigurationError.
+        """
+        parameters = cast(EnvironmentParametersSection, self.sections["environment-parameters"])
+        return curriculum_of(parameters, cast(CurriculumSection, self.sections["curriculum"]))
 
     def with_keys(self, keys: Mapping[str, Mapping[str, Any]], origin: str) -> Configuration:
         """Return a copy with other values for some keys, given by section; their origin is `origin`."""
@@ -208,13 +218,15 @@ def _assembled(
             wrong += [_name_variable(line, layers.origins) for line in str(error).splitlines()]
     if wrong:
         raise ConfigurationError("\n".join(wrong))
-    return Configuration(
+    configuration = Configuration(
         sections={name: checked[name] for name in SECTIONS},
         algorithm=layers.data[ALGORITHM],
         folder=folder,
         algorithm_config=checked.get(ALGORITHM),
         origins=layers.origins,
     )
+    configuration.curriculum()
+    return configuration
 
 
 def _names() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from relaax.configuration.lesson_sections import CurriculumSection, EnvironmentParametersSection
 from relaax.configuration.sections import (
     ClusterSection,
     LearnerSection,
@@ -224,7 +225,12 @@ CLIENT = Role(
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, TENSORBOARD, CLIENT)
 """All roles in starting order; they are stopped in reverse order."""
 
-SECTIONS: dict[str, type[Section]] = {**{role.section: role.model for role in ROLES}, "relaax-cluster": ClusterSection}
+SECTIONS: dict[str, type[Section]] = {
+    **{role.section: role.model for role in ROLES},
+    "relaax-cluster": ClusterSection,
+    "environment-parameters": EnvironmentParametersSection,
+    "curriculum": CurriculumSection,
+}
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 
 

@@ -1,0 +1,3 @@
+"""Parameters of environments, and the lessons of a curriculum."""
+
+from __future__ import annotations
