@@ -13,6 +13,11 @@ from relaax.lessons.values import Edition, Values
 
 _log = logging.getLogger(__name__)
 
+RESTORED = 1_000
+"""Increase of the edition's number by a restored checkpoint: more changes than were made since it was saved. So no
+episode of the lost time counts.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
@@ -57,6 +62,11 @@ class Curriculum:
     def lesson(self) -> Lesson:
         """The lesson in progress."""
         return self._lessons[self._edition.lesson]
+
+    @property
+    def count(self) -> int:
+        """Number of lessons; 1 without a curriculum."""
+        return len(self._lessons)
 
     @property
     def mean_return(self) -> float | None:
@@ -115,7 +125,7 @@ class Curriculum:
         returns, number = [float(one) for one in state["returns"]], int(state["edition"])
         with self._lock:
             self._lesson = min(max(lesson, 0), len(self._lessons) - 1)
-            self._numbers, self._number = numbers, number
+            self._numbers, self._number = numbers, max(number, self._number) + RESTORED
             self._returns = deque(returns, maxlen=self._lessons[self._lesson].episodes)
             self._edition = self._current()
 
@@ -132,10 +142,9 @@ class Curriculum:
         lesson = self._lessons[self._lesson]
         self._returns = deque(maxlen=lesson.episodes)
         self._renew()
-        shown = ", ".join(f"{name} {values}" for name, values in self._edition.values.items())
         _log.info(
             "lesson %d of %d%s begins, because %s: %s",
-            *(self._lesson + 1, len(self._lessons), f" ({lesson.name})" * bool(lesson.name), why, shown),
+            *(self._lesson + 1, len(self._lessons), f" ({lesson.name})" * bool(lesson.name), why, self._edition),
         )
 
     def _renew(self) -> None:

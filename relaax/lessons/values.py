@@ -61,6 +61,15 @@ def draw(values: Mapping[str, Values], of: Draw) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """The numbers of one episode, float64 [P], and the number of the edition whose values they are of."""
+
+    of: Draw
+    edition: int
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
 class Edition:
     """The values of all parameters at one time. `number` increases with each change.
 
@@ -75,3 +84,6 @@ class Edition:
     def names(self) -> Sequence[str]:
         """The names of the parameters, in order."""
         return tuple(self.values)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {values}" for name, values in self.values.items())

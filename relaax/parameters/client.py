@@ -16,6 +16,7 @@ import numpy as np
 from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call, Calls, NotReady
+from relaax.parameters.editions import edition_of
 from relaax.parameters.hogwild import HogwildUpdates
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -51,6 +52,9 @@ Transport = Literal["auto", "grpc", "shared_memory", "hogwild"]
 PushAnswer = Carrier[pb.PushResponse]
 _Result = TypeVar("_Result")
 _MAX_REGISTRATIONS = 5
+
+
+_Progress = pb.RegisterResponse | pb.PushResponse | pb.PullResponse | pb.ReportResponse
 
 
 class ParameterClient(ParameterClientBase):
@@ -109,6 +113,7 @@ class ParameterClient(ParameterClientBase):
         self._reports.restart_numbers()
         request = registration_message(registration, self._worker_id)
         first = self._retry_until_ready(self._register_all, request)
+        self.edition = edition_of(first.edition) if first.HasField("edition") else None
         return Registered(first.parameters, tuple(first.actors), first.global_step)
 
     def pull(self) -> Pulled:
@@ -117,7 +122,7 @@ class ParameterClient(ParameterClientBase):
             carriers = self._call([link.pull(self._identity(), link.version) for link in self._links])
             responses: list[pb.PullResponse] = [carrier.message for carrier in carriers]
             if not any(response.incarnation_ended for response in responses):
-                self._note_global_step(responses[0].global_step, responses[0].finished)
+                self._note_progress(responses[0])
                 with contextlib.suppress(IncarnationEnded):
                     return self._received.join(carriers, self._target.refreshed(carriers, self._identity()))
             self._register_again()
@@ -192,8 +197,15 @@ class ParameterClient(ParameterClientBase):
 
     def _identity(self) -> pb.PullRequest:
         return pb.PullRequest(
-            worker_id=self._worker_id, incarnation=self._incarnation, target_generation=self._target.newest
+            worker_id=self._worker_id,
+            incarnation=self._incarnation,
+            target_generation=self._target.newest,
+            have_edition=self._edition_number,
         )
+
+    @property
+    def _edition_number(self) -> int:
+        return self.edition.number if self.edition else 0
 
     def gradient_memory(self) -> FlatVector | None:
         memory = self._links[0].memory
@@ -207,10 +219,11 @@ class ParameterClient(ParameterClientBase):
             request = self._reports.next(self._worker_id)
             if request is None:
                 return
+            request.have_edition = self._edition_number
             response = self._call([self._links[0].report(request)])[0]
             if not response.incarnation_ended:
                 self._reports.acknowledge()
-                self._note_global_step(response.global_step, response.finished)
+                self._note_progress(response)
                 return
             self._register_again()
         raise self._too_many_registrations()
@@ -238,7 +251,7 @@ class ParameterClient(ParameterClientBase):
         links = self._links
         first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
         self._incarnation = first.incarnation
-        self._note_global_step(first.global_step, first.finished)
+        self._note_progress(first)
         links[0].check_place(first, len(links))
         others = self._call([link.register(request) for link in links[1:]]) if len(links) > 1 else []
         for link, response in zip(links[1:], others, strict=True):
@@ -323,6 +336,7 @@ class ParameterClient(ParameterClientBase):
             want_parameters=want_parameters,
             withheld=withheld,
             report=self.metrics.take_report(),
+            have_edition=self._edition_number,
             statistics=statistics_to_messages(self.metrics.take_statistics()),
         )
 
@@ -335,7 +349,7 @@ class ParameterClient(ParameterClientBase):
         """Return the outcome of a push. `join`: reads the parameters from the answers, if they are wanted."""
         responses = [carrier.message for carrier in carriers]
         first = responses[0]
-        self._note_global_step(first.global_step, first.finished)
+        self._note_progress(first)
         answers: Sequence[Answer] = carriers
         discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
         staleness = max(response.staleness for response in responses)
@@ -355,7 +369,7 @@ class ParameterClient(ParameterClientBase):
             pulled = self.pull()
             return Pushed("incarnation", pulled.global_step, pulled.version, staleness, pulled)
         newest = answers[0].message
-        self._note_global_step(newest.global_step, newest.finished)
+        self._note_progress(newest)
         return Pushed(discarded, newest.global_step, newest.version, staleness, pulled)
 
     def _calls_of_push(self, common: pb.PushRequest, gradient: FlatVector | None) -> list[Call]:
@@ -398,10 +412,15 @@ class ParameterClient(ParameterClientBase):
         self._received.roll_back()
         self.register(self._registration)
 
-    def _note_global_step(self, global_step: int, finished: bool) -> None:
-        self._global_step = global_step
-        if finished:
-            raise TrainingEnded(global_step)
+    def _note_progress(
+        self, answer: pb.RegisterResponse | pb.PushResponse | pb.PullResponse | pb.ReportResponse
+    ) -> None:
+        """Note the global step and a new edition in an answer of shard 0. Raises TrainingEnded."""
+        self._global_step = answer.global_step
+        if answer.HasField("edition"):
+            self.edition = edition_of(answer.edition)
+        if answer.finished:
+            raise TrainingEnded(answer.global_step)
 
     def _too_many_registrations(self) -> ParameterServerError:
         return ParameterServerError(

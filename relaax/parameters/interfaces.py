@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from relaax.lessons.values import Drawn, Edition
 from relaax.parameters.moments import Moments
 
 FlatVector = npt.NDArray[np.float32]
@@ -166,8 +167,11 @@ class MetricsRecorder(ABC):
         """
 
     @abstractmethod
-    def episode(self, episode_return: float, length: int) -> None:
-        """Record a whole episode that has ended: its return, and its length in environment steps."""
+    def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
+        """Record a whole episode that has ended: its return, and its length in environment steps.
+
+        `drawn`: the parameters of its environment; None if the server did not set them.
+        """
 
 
 class Parameters(ABC):
@@ -228,6 +232,8 @@ class ParameterClientBase(ABC):
 
     metrics: MetricsRecorder
     """Metrics to send with the next push or flush."""
+    edition: Edition | None = None
+    """The values of the environments' parameters, as shard 0 reported them last; None if there are none."""
 
     @abstractmethod
     def register(self, registration: Registration) -> Registered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from relaax.lessons.values import Drawn
 from relaax.metrics.histogram import Histogram
 from relaax.metrics.names import check_name
 from relaax.parameters import parameter_server_pb2 as pb
@@ -24,7 +25,7 @@ class MetricsCollector(MetricsRecorder):
     """
 
     def __init__(self, max_episodes: int = 65_536) -> None:
-        self._episodes: deque[tuple[float, int]] = deque(maxlen=max_episodes)
+        self._episodes: deque[pb.EpisodeResult] = deque(maxlen=max_episodes)
         self._scalars: dict[str, tuple[float, int]] = {}
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, float] = {}
@@ -34,8 +35,13 @@ class MetricsCollector(MetricsRecorder):
         """Return whether there is anything to report."""
         return bool(self._episodes or self._scalars or self._histograms or self._gauges)
 
-    def episode(self, episode_return: float, length: int) -> None:
-        self._episodes.append((float(episode_return), int(length)))
+    def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
+        result = pb.EpisodeResult(episode_return=episode_return, length=length)
+        if drawn is not None:
+            result.edition, result.actor, result.joined = drawn.edition, drawn.of.actor, drawn.of.joined
+            result.number = drawn.of.number
+            result.parameters.extend(drawn.numbers.tolist())
+        self._episodes.append(result)
 
     def scalar(self, name: str, value: float) -> None:
         if name not in self._scalars:
@@ -70,7 +76,7 @@ class MetricsCollector(MetricsRecorder):
         histograms, self._histograms = self._histograms, {}
         gauges, self._gauges = self._gauges, {}
         return pb.MetricsReport(
-            episodes=[pb.EpisodeResult(episode_return=value, length=length) for value, length in episodes],
+            episodes=episodes,
             scalars=[pb.ScalarSum(name=name, sum=total, count=n) for name, (total, n) in scalars.items()],
             histograms=[
                 pb.Histogram(name=name, buckets=histogram.counts.keys(), counts=histogram.counts.values())

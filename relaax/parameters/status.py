@@ -52,6 +52,11 @@ class TrainingStatus:
     agreed_return: float | None = None
     discarded_returns: int = 0
     outlying_clients: int = 0
+    lesson: int = 0
+    lessons: int = 0
+    lesson_name: str = ""
+    lesson_return: float | None = None
+    environment_parameters: str = ""
 
     @property
     def discarded_for(self) -> dict[str, int]:

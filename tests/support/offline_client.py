@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from relaax.lessons.values import Drawn
 from relaax.parameters.interfaces import (
     FlatVector,
     MetricsRecorder,
@@ -29,7 +30,7 @@ class OfflineMetrics(MetricsRecorder):
     def statistic(self, name: str, moments: Moments) -> None:
         self.statistics.append((name, moments))
 
-    def episode(self, episode_return: float, length: int) -> None:
+    def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         self.episodes.append((episode_return, length))
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from relaax.algorithm_base.declarations import TargetInterval
+from relaax.lessons.values import Drawn
 from relaax.optim.learning_rates import RateFactors, check_rate_factors, factor_vector
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -313,7 +314,7 @@ class FakeMetrics(MetricsRecorder):
         statistics = self._parameters._pending_statistics
         statistics[name] = statistics[name].merged(moments) if name in statistics else moments
 
-    def episode(self, episode_return: float, length: int) -> None:
+    def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         """Record an episode. The worker counts episodes, so an agent must not call this."""
         self._parameters._check_registered("episode")
         self._parameters.episodes.append((float(episode_return), int(length)))

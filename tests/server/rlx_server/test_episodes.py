@@ -14,7 +14,7 @@ def mask(*values: int) -> np.ndarray:
 
 def ended(counter: EpisodeCounter, where: np.ndarray) -> list[tuple[float, int]]:
     """End the episodes of the environments in `where`; return their returns and lengths."""
-    return [(value, length) for value, length, _ in counter.end(where)]
+    return [(value, length) for _, value, length, _ in counter.end(where)]
 
 
 def rewards(*values: float) -> np.ndarray:

@@ -122,6 +122,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
         facts={"configuration": redacted(configuration.as_dict()), "seed": config.seed, "versions": _versions()},
         on_finished=lambda: ends.put(Reason.FINISHED),
         position=position,
+        curriculum=configuration.curriculum() if position.index == 0 else None,
     )
     core.description = description(algorithm.name, config)
     manager = open_manager(section, ends, closing, leads=position.index == 0)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,8 +16,12 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.hosting.fingerprint import SPACES
+from relaax.lessons.curriculum import Curriculum
+from relaax.lessons.values import Edition
 from relaax.metrics import Aggregator
 from relaax.metrics.system import available_memory
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.editions import edition_message
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpoints.checkpointing import CheckpointLate, ModelState, Saved
@@ -48,6 +52,8 @@ from relaax.server.ports.shared_budget import SharedBudget
 
 _log = logging.getLogger(__name__)
 
+CURRICULUM = "curriculum"
+"""The key of a manifest for the state of the lessons."""
 CUT = 30.0
 """Seconds for which updates are held while the only shard of a model copies its state. Beyond it, the checkpoint is
 late.
@@ -75,6 +81,7 @@ class ParameterServerCore:
         clock: Callable[[], float] = time.monotonic,
         position: ShardPosition = ShardPosition(),  # noqa: B008 - it is a value
         access: ModelAccess | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self.position = position
         self.access = access or ModelAccess()
@@ -92,6 +99,9 @@ class ParameterServerCore:
         self.registry.on_absent = self._stop_waiting_for
         self.description = ""
         """Algorithm and configuration for status requests; set by the assembly."""
+        self.on_episodes: Callable[[int, Iterable[pb.EpisodeResult]], None] = lambda global_step, episodes: None
+        """Called with the global step and the episodes whose parameters the server set."""
+        self._curriculum = curriculum
         self._model_factory, self._difference = model_factory, difference
         self._facts, self._on_finished = dict(facts or {}), on_finished
         self._finish_reported = False
@@ -157,6 +167,9 @@ class ParameterServerCore:
                     self.registry.restore_actors(checkpoint.manifest["actors"])
                 with errors_as_damaged("returns"):
                     self.metrics.restore_returns(checkpoint.manifest["returns"])
+                if self._curriculum is not None and CURRICULUM in checkpoint.manifest:
+                    with errors_as_damaged(CURRICULUM):
+                        self._curriculum.restore(checkpoint.manifest[CURRICULUM])
             self.incarnation = incarnation
             self.model = model
             self.origin = incarnation, self.global_step
@@ -239,6 +252,36 @@ class ParameterServerCore:
         with self._lock:
             return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
 
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        """The names of the environments' parameters."""
+        return () if self._curriculum is None else self._curriculum.edition.names
+
+    def new_edition(self, have: int) -> pb.Edition | None:
+        """Return the values of the environments' parameters; None if there are none, or if `have` is their number."""
+        if self._curriculum is None or (edition := self._curriculum.edition).number == have:
+            return None
+        return edition_message(edition)
+
+    def set_parameter(self, name: str, number: float | None) -> Edition:
+        """Set a parameter of the environments; None: to the values of the lessons again. Raises KeyError."""
+        if self._curriculum is None:
+            raise KeyError(name)
+        self._curriculum.set_number(name, number)
+        _log.info("a user has set the parameter %s: %s", name, self._curriculum.edition)
+        return self._curriculum.edition
+
+    def record_lesson(self, episodes: Iterable[pb.EpisodeResult]) -> None:
+        """Count episodes whose parameters the server set. They may end the lesson."""
+        if self._curriculum is None:
+            return
+        model, step = self.model, self.global_step
+        recorded = [episode for episode in episodes if episode.edition]
+        if recorded:
+            self.on_episodes(step, recorded)
+        progress = step / model.spec.max_global_step if model else 0.0
+        self._curriculum.record(((episode.edition, episode.episode_return) for episode in recorded), progress)
+
     def deregister(self, worker_id: str) -> None:
         """Remove a worker. No effect if it is unknown."""
         self.registry.remove(worker_id)
@@ -273,6 +316,10 @@ class ParameterServerCore:
             scalars["outliers/returns"] = float(self.metrics.discarded_returns)
             scalars["outliers/clients"] = float(model.shard.outlying_clients)
             scalars.update(self._synchronous_scalars(model))
+            if self._curriculum is not None:
+                scalars["lesson/number"] = float(self._curriculum.edition.lesson + 1)
+                if (mean := self._curriculum.mean_return) is not None:
+                    scalars["lesson/mean_return"] = mean
             if (age := model.shard.target_age) is not None:
                 scalars[f"target/age_{age[0]}"] = float(age[1])
             self._workers_written = workers
@@ -335,7 +382,18 @@ class ParameterServerCore:
             agreed_return=self.metrics.agreed_return({worker.client for worker in self.registry.connected()}),
             discarded_returns=self.metrics.discarded_returns,
             outlying_clients=model.shard.outlying_clients if model else 0,
+            **self._lesson_status(),
         )
+
+    def _lesson_status(self) -> dict[str, Any]:
+        curriculum = self._curriculum
+        if curriculum is None:
+            return {}
+        status: dict[str, Any] = {"environment_parameters": str(curriculum.edition)}
+        if curriculum.count > 1:
+            status |= {"lesson": curriculum.edition.lesson + 1, "lessons": curriculum.count}
+            status |= {"lesson_name": curriculum.lesson.name, "lesson_return": curriculum.mean_return}
+        return status
 
     def mark(self) -> object | None:
         """Return the `mark` of the current state without copying the state; None before there is a model."""
@@ -394,6 +452,8 @@ class ParameterServerCore:
             "mean_return": mean,
             "best_mean_return": best,
         }
+        if self._curriculum is not None:
+            manifest[CURRICULUM] = self._curriculum.as_json()
         return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> PushResult | None:

@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import replace
 
+from relaax.configuration.errors import unknown
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.metrics.names import CLIENTS
@@ -14,10 +15,11 @@ from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.metrics.returns import is_return
 from relaax.optim.vector import is_finite, not_finite_sentence
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.editions import edition_message
 from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower, check_precision, widened
 from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER, MAX_PARAMETERS
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused
@@ -117,6 +119,8 @@ def check_report(report: pb.MetricsReport) -> None:
     for episode in report.episodes:
         if not is_return(episode.episode_return):
             raise InvalidRequest(f"episode return {episode.episode_return} is not within RLX's bounds")
+        if len(episode.parameters) > MAX_PARAMETERS or not all(abs(one) <= MAX_NUMBER for one in episode.parameters):
+            raise InvalidRequest(f"an episode has at most {MAX_PARAMETERS} parameters, within ±{MAX_NUMBER:g}")
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
@@ -184,6 +188,7 @@ class ParameterService:
                 finished=core.is_finished_for(purpose),
                 shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
                 soft_target=model.shard.target_interval is not None and model.shard.target_interval.is_soft,
+                edition=core.new_edition(0),
             )
 
     def push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
@@ -254,6 +259,7 @@ class ParameterService:
                 target_generation=None if target is None else target.generation,
                 actor_count=count,
                 actor_rank=rank,
+                edition=core.new_edition(request.have_edition),
             )
             return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
@@ -294,7 +300,11 @@ class ParameterService:
                 return pb.ReportResponse(incarnation_ended=True)
             if core.registry.accept_report(worker, request.report_id):
                 self._record_report(request.report, worker)
-            return pb.ReportResponse(global_step=core.global_step, finished=core.is_finished_for(worker.purpose))
+            return pb.ReportResponse(
+                global_step=core.global_step,
+                finished=core.is_finished_for(worker.purpose),
+                edition=core.new_edition(request.have_edition),
+            )
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
         check_report(request.report)
@@ -307,6 +317,18 @@ class ParameterService:
                 "worker %s deregistered from this shard (%d environments)", shown_id(request.worker_id), environments
             )
         return pb.LeaveResponse()
+
+    def set_parameter(self, request: pb.SetParameterRequest) -> pb.SetParameterResponse:
+        number = request.value if request.HasField("value") else None
+        if number is not None and not abs(number) <= MAX_NUMBER:
+            raise InvalidRequest(f"a parameter must be within ±{MAX_NUMBER:g}, not {number}")
+        try:
+            return pb.SetParameterResponse(edition=edition_message(self._core.set_parameter(request.name, number)))
+        except KeyError:
+            known = self._core.parameter_names
+            if not known:
+                raise NotAllowedNow("this training has no environment-parameters") from None
+            raise InvalidRequest(unknown("parameter", request.name[:MAX_TEXT], known)) from None
 
     def status(self) -> pb.GetStatusResponse:
         connected = self._offers.connected() if self._offers else 0
@@ -380,6 +402,7 @@ class ParameterService:
             has_target=has_target,
             actor_count=count,
             actor_rank=rank,
+            edition=self._core.new_edition(request.have_edition),
         )
         if applied.pending is not None:
             response.pending = applied.pending
@@ -396,6 +419,7 @@ class ParameterService:
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.add_report(report, env_steps)
+        self._core.record_lesson(report.episodes)
         actor = worker.actors[0] if worker.purpose.acts else None
         self._core.periodic_metrics.add_report(worker.worker_id, actor, env_steps, report)
 

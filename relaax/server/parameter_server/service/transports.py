@@ -45,6 +45,7 @@ class GrpcService:
         self.Leave = _answering(service.leave)
         self.GetStatus = _answering(lambda request: service.status())
         self.ListWorkers = _answering(lambda request: service.workers())
+        self.SetParameter = _answering(service.set_parameter)
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
         with errors_as_status(context):

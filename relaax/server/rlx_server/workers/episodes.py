@@ -42,12 +42,12 @@ class EpisodeCounter:
         """Set the start time of episodes where `first` (bool [N]), which start after the previous ones have ended."""
         self._started_at[first] = now
 
-    def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
-        """Yield return, length and seconds of each ended episode that is not partial. Reset all ended episodes."""
+    def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[int, float, int, float]]:
+        """Yield index, return, length and seconds of each ended episode, except partial ones. Reset all of them."""
         for index in np.flatnonzero(ended).tolist():
             if not self._partial[index]:
                 length = self._steps - int(self._before[index])
-                yield float(self.returns[index]), length, now - float(self._started_at[index])
+                yield index, float(self.returns[index]), length, now - float(self._started_at[index])
         self.returns[ended] = 0
         self._before[ended] = self._steps
         self._started_at[ended] = now

@@ -16,6 +16,7 @@ from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx.metric_names import normalize_name
+from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.episodes import EpisodeCounter, ReportedStarts
 from relaax.server.rlx_server.workers.void_rows import ValidObservations, void_actions
 
@@ -41,7 +42,9 @@ class AgentSession:
         agent: AgentBase,
         metrics: MetricsRecorder,
         clock: Callable[[], float] = time.perf_counter,
+        parameters: EpisodeParameters | None = None,
     ) -> None:
+        """`parameters`: of the environments; None without `Welcome.environment_parameters`."""
         hello, welcome = connection.hello, connection.welcome
         assert hello is not None and welcome is not None, "a session begins after the handshake"
         self._connection = connection
@@ -55,6 +58,7 @@ class AgentSession:
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
         self._has_next_step = bool(self._next_step.any())
+        self._parameters = parameters
         self._episodes = EpisodeCounter(hello.environments)
         self._reported_starts = ReportedStarts(hello.environments)
         self._was_reset = False  # whether the agent was
@@ -180,12 +184,16 @@ class AgentSession:
             self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)
 
+    def is_void(self, answer: rlx.Actions) -> bool:
+        """Return whether the agent did not get the message of this answer."""
+        return self.void_answer is not None and answer.action is self.void_answer.action
+
     def answer(self, message: rlx.Message) -> rlx.ServerMessage | None:
         """Return the answer to a message; None for messages without an answer, such as metrics."""
         if isinstance(message, rlx.Step):
-            return self.step(message)
+            return self._with_parameters(self.step(message), message)
         if isinstance(message, rlx.Init):
-            return self.init(message)
+            return self._with_parameters(self.init(message), message)
         if isinstance(message, rlx.Reset):
             return self.reset(message)
         if isinstance(message, rlx.Metrics):
@@ -193,24 +201,47 @@ class AgentSession:
             return None
         return rlx.Pong(message.nonce) if isinstance(message, rlx.Ping) else None
 
+    def _with_parameters(self, answer: rlx.Actions, message: rlx.Init | rlx.Step) -> rlx.Actions:
+        """Return an answer with new parameters. They are drawn where the message begins an episode."""
+        if self._parameters is None:
+            return answer
+        if self.is_void(answer):  # it is used again
+            answer = rlx.Actions(answer.action)
+        if isinstance(message, rlx.Init):
+            started = ~self._none if message.idle is None else ~message.idle
+            self._parameters.begin(started, message.partial)
+        else:
+            self._parameters.begin(self._begun(message))
+        self._parameters.add_to(answer)
+        return answer
+
+    def _begun(self, step: rlx.Step) -> Mask:
+        """Return where the observation of a step begins an episode."""
+        begun = self._none if step.first is None else step.first
+        for ended in (step.terminated, step.truncated):
+            if ended is not None:
+                begun = begun | (ended & ~self._next_step)
+        return begun if step.idle is None else begun & ~step.idle
+
     def _report_episodes(self, ended: Mask, own: Sequence[rlx.Episode], wait: Mask) -> None:
         """Record the episodes that ended. `wait`: where the next episode may start later, bool [N]."""
         for episode in own if self._client_reports_episodes else ():
             at = episode.environment
             seconds = self._reported_starts.end(at, bool(wait[at]), self._clock())
-            self._record_episode(episode.episode_return, episode.length, seconds)
+            self._record_episode(at, episode.episode_return, episode.length, seconds)
         if self.episode_ended:
-            for episode_return, length, seconds in self._episodes.end(ended, self._clock()):
+            for environment, episode_return, length, seconds in self._episodes.end(ended, self._clock()):
                 if not self._client_reports_episodes:
-                    self._record_episode(episode_return, length, seconds)
+                    self._record_episode(environment, episode_return, length, seconds)
 
-    def _record_episode(self, episode_return: float, length: int, seconds: float | None) -> None:
+    def _record_episode(self, environment: int, episode_return: float, length: int, seconds: float | None) -> None:
         """Record a whole episode. Exploit mode uses separate scalars, because it does not measure training."""
         if self._exploit:
             self._metrics.scalar("exploit/episode_return", episode_return)
             self._metrics.scalar("exploit/episode_length", length)
         else:
-            self._metrics.episode(episode_return, length)
+            drawn = self._parameters.of(environment) if self._parameters else None
+            self._metrics.episode(episode_return, length, drawn)
         if seconds:
             prefix = "exploit/episode_" if self._exploit else "episode/"
             self._metrics.scalar(f"{prefix}seconds", seconds)

@@ -52,6 +52,7 @@ from relaax.server.rlx_server.connection.peer import (
 )
 from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, WELCOMED, WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientAdmission, client_label
+from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.plan import WorkerPlan
 from relaax.server.rlx_server.workers.session import (
     AgentSession,
@@ -256,6 +257,12 @@ class Worker:
         if hello.out_of_step and not out_of_step:
             _log.info("%s needs environments out of step; the algorithm %s has none", label, plan.algorithm.name)
         chosen_actions = hello.chosen_actions and bool(plan.algorithm.Agent.chosen_actions)
+        parameters = None
+        if hello.environment_parameters:
+            joined, seed = registered.global_step, plan.config.seed
+            parameters = EpisodeParameters(lambda: client.edition, seed, joined, registered.actors)
+        elif client.edition is not None:
+            _log.warning("%s does not use the parameters of its environments: %s", label, client.edition)
         if hello.chosen_actions and not chosen_actions:
             _log.info("%s chooses actions; the algorithm %s does not learn from them", label, plan.algorithm.name)
         self._peer.answer(
@@ -266,7 +273,9 @@ class Worker:
                 server_version=__version__,
                 out_of_step=out_of_step,
                 chosen_actions=chosen_actions,
-                environment_parameters=hello.environment_parameters,
+                environment_parameters=parameters is not None,
+                parameter_names=parameters.names if parameters else (),
+                parameters=parameters.first() if parameters else None,
             )
         )
         init = self._await_init(client.metrics)
@@ -293,7 +302,7 @@ class Worker:
             ended.callback(agent.close)
             measures = WorkerMetrics(client.metrics, sampler)
             ended.callback(measures.report)
-            session = AgentSession(self._peer.connection, agent, client.metrics)
+            session = AgentSession(self._peer.connection, agent, client.metrics, parameters=parameters)
             return self._answer_messages(init, session, agent, measures, client if exploit else None)
 
     def _await_init(self, metrics: MetricsRecorder) -> rlx.Init | None:
@@ -344,7 +353,7 @@ class Worker:
         learns = type(agent).learn is not AgentBase.learn
         while not isinstance(message, rlx.Bye):
             answer = self._run_interruptibly(session.answer, message)
-            void = answer is not None and answer is session.void_answer
+            void = isinstance(answer, rlx.Actions) and session.is_void(answer)
             if answer is not None:
                 self._peer.answer(answer)
                 measures.record_answer(message, answer, self._peer.read_at, time.monotonic(), void)
