@@ -99,7 +99,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
     mask = arguments.action_mask
     _import_box2d(spec)
     try:
-        mode = _mode(spec, atari or bool(wrappers or mask), kwargs, arguments)
+        mode = _mode(spec, atari or bool(wrappers or mask or arguments.parameters), kwargs, arguments)
         if mode == "vector_entry_point":
             if atari:
                 raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")

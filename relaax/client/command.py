@@ -86,6 +86,11 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
         "the agent learns from it"
     )
     add("--taken-action", metavar="NAME", help=text)
+    text = (
+        "give the environment the server's parameters before each episode: as options of reset, or as attributes of"
+        " the environment"
+    )
+    add("--parameters", choices=("options", "attributes"), help=text)
     text = "show the first environment at its own pace: in a window, or over VNC if there is no screen"
     add("--display", action="store_true", help=text)
     text = "write episodes of the first environment to this folder, as MP4"
@@ -187,6 +192,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "codec": arguments.codec,
         "metrics": arguments.metric,
         "taken_action": arguments.taken_action,
+        "parameters": arguments.parameters,
         "tls": arguments.tls,
         "tls_ca": tls_ca,
         "token": _token(arguments.token_file),

@@ -25,6 +25,11 @@ _STREAM = (1,)
 class _Agent:
     """An agent without training that has the methods of `Client` and `VectorClient`, based on `_act`."""
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """No parameters: there is no server."""
+        return {}
+
     def __enter__(self) -> Any:
         return self
 

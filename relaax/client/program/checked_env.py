@@ -27,6 +27,10 @@ _ENDING_SIGNALS = [
 ]
 
 
+PARAMETERS = "relaax_parameters"
+"""The name by which `CheckedEnv.set_wrapper_attr` sets the parameters of the next episodes."""
+
+
 class CheckedEnv:
     """A wrapper of a gymnasium Env that checks, converts and copies outcomes. Other attributes are the Env's.
 
@@ -50,14 +54,30 @@ class CheckedEnv:
         self._place = place
         self._values: Values | None = None
         self._last: Any = None
+        self._parameters: tuple[str, Mapping[str, float]] = ("options", {})
 
     def __getattr__(self, name: str) -> Any:
         if name == "env" or name.startswith("__"):  # for example during unpickling
             raise AttributeError(name)
         return getattr(self.env, name)
 
+    def set_wrapper_attr(self, name: str, value: Any, **options: Any) -> bool:
+        """Set an attribute of the environment, as a wrapper of gymnasium does.
+
+        PARAMETERS is the parameters of the next episodes: a form, "options" or "attributes", and numbers by name.
+        """
+        if name == PARAMETERS:
+            self._parameters = value
+            return True
+        return bool(self.env.set_wrapper_attr(name, value, **options))
+
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Return its first observation and infos."""
+        form, parameters = self._parameters
+        if parameters and form == "options":
+            options["options"] = {**(options.get("options") or {}), **parameters}
+        elif parameters:
+            self._set_attributes(parameters)
         try:
             outcome = self.env.reset(**options)
         except SystemExit as end:
@@ -93,6 +113,16 @@ class CheckedEnv:
         elif error is not None:
             logger.warning("environment %s: close() failed: %s: %s", self._label, type(error).__name__, error)
             logger.debug("traceback of the error in close():", exc_info=error)
+
+    def _set_attributes(self, parameters: Mapping[str, float]) -> None:
+        """Set attributes of the environment without wrappers. Raises EnvironmentFault if it does not have one."""
+        env = getattr(self.env, "unwrapped", self.env)
+        for name, value in parameters.items():
+            if not hasattr(env, name):
+                raise EnvironmentFault(
+                    f"environment {self._label} has no attribute {name!r}, which is a parameter of the server"
+                )
+            setattr(env, name, value)
 
     @property
     def _label(self) -> str:

@@ -20,6 +20,7 @@ from relaax.client.connection.vector_client import Autoreset, VectorClient
 from relaax.client.program.agents import CheckingAgent, Game, LocalClient, RandomAgent, current_player
 from relaax.client.program.checked_env import autoreset_of, checked
 from relaax.client.program.measuring import Measured, Paced, step_alone
+from relaax.client.program.server_parameters import Form, ServerParameters
 from relaax.client.program.summary import GameTally, Reports, RunSummary, Tally, reporter
 from relaax.client.program.taken_actions import TakenActions
 from relaax.libraries import explained
@@ -44,6 +45,7 @@ def run(
     metrics: Reports | None = None,
     environment: str | None = None,
     taken_action: str | None = None,
+    parameters: Form | None = None,
     measure: str | Path | None = None,
     rate: float | None = None,
     watching: Watching | None = None,
@@ -77,6 +79,8 @@ def run(
     `environment`: name of the environment for the server; by default its id.
     `taken_action`: name of the entry of a step's infos with the action that a person or a script took instead of the
     agent's. The agent learns from it (`chosen_actions` of `Client`).
+    `parameters`: how an environment gets the server's parameters (`environment_parameters` of `Client`) before each
+    episode: "options", as `reset(options={NAME: VALUE})`, or "attributes" of the environment without wrappers.
     `measure`: file for speed measurements, as JSON lines (see `relaax.client.program.measuring`).
     `rate`: maximum steps per second of each environment; None for no limit.
     `watching`: what to show or record of the first environment.
@@ -110,6 +114,7 @@ def run(
             "environment": environment,
             "reports_episodes": whole_episodes is not None,
             "chosen_actions": taken_action is not None,
+            "environment_parameters": parameters is not None,
         } | settings
         is_vector = hasattr(made, "single_observation_space")
         if address == PROBE:
@@ -119,6 +124,7 @@ def run(
         finished = None
         try:
             hooks = _StepHooks(_single_spaces(made, is_vector)[1], taken_action, whole_episodes)
+            hooks.parameters = ServerParameters(parameters, made, is_vector)
             if watching is not None:
                 from relaax.client.program.watching import Watch
 
@@ -199,6 +205,7 @@ class _StepHooks:
         self, action_space: Any, taken_action: str | None = None, whole_episodes: WholeEpisodes | None = None
     ) -> None:
         self.taken = TakenActions(taken_action, values_of(action_space))
+        self.parameters = ServerParameters(None, None, False)
         self.report: Report = lambda infos: None
         self.watch: Watch | None = None
         self._whole_episodes = whole_episodes
@@ -256,6 +263,7 @@ def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, hooks: _Ste
 def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _StepHooks) -> None:
     with agent as client:
         while not tally.is_complete:
+            hooks.parameters.update(client)
             state, _ = env.reset(seed=seed)
             seed = None  # only the first reset is seeded: the same seed would repeat the episode
             hooks.show()
@@ -281,9 +289,11 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
     seen = values_of(env.single_observation_space)
     turns = _Turns() if _is_out_of_step(env) else None
     with agent as client:
+        hooks.parameters.update(client)
         states, infos = env.reset(seed=seed)
         hooks.show()
         actions = client.init(states, **(turns.init(infos) if turns else {}))
+        hooks.parameters.update(client)
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.is_complete:
             states, rewards, terminated, truncated, infos = env.step(actions)
@@ -308,6 +318,7 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
             ends = (terminated, truncated) if some else ()  # in most steps no episode ends
             marks = {"idle": turns.idle} if turns else {"first": begins}
             actions = client.step(rewards, states, *ends, final_states=final, episodes=whole, **marks, **taken)
+            hooks.parameters.update(client)
             first = ended
 
 

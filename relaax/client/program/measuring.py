@@ -67,6 +67,11 @@ class _Wrapper:
     def __exit__(self, *raised: Any) -> None:
         self._agent.__exit__(*raised)
 
+    @property
+    def parameters(self) -> Any:
+        """The server's parameters."""
+        return self._agent.parameters
+
     def init(self, states: Any, **more: Any) -> Any:
         """Return the first action of an episode."""
         return self._call(self._agent.init, 0, states, **more)
