@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "relaax.cli.evaluate:evaluate",
     "suite": "relaax.cli.suite.command:suite",
     "top": "relaax.cli.top:top",
+    "set": "relaax.cli.setting:set_parameters",
     "plot": "relaax.cli.plot:plot",
     "bench": "relaax.cli.bench.command:bench",
     "plan": "relaax.cli.plan.command:plan",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,7 @@ from rich.text import Text
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.reporting import console_of, exit_on_errors
-from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
+from relaax.cli.service import section_of_service
 from relaax.console import log_to_stderr, shown
 from relaax.plain_console import visible
 
@@ -33,7 +31,6 @@ _WIDTH = 140  # without a terminal
 _ANSWER_SECONDS = 5.0
 _LIST_BYTES = 2**24
 """Maximum size of a list of workers. It fits 16,384 workers of 110 bytes, and as many with names of maximum length."""
-_LISTENING = re.compile(r" listening on (\S+:\d+)")
 
 
 def top(
@@ -73,7 +70,7 @@ def top(
     with exit_on_errors("relaax top"):
         from relaax.server.access import replay_targets, targets
 
-        section = _section_of(where, replay_server, token_file, tls_ca)
+        section = section_of_service(where, replay_server, token_file, tls_ca)
         watcher = ServiceWatcher(targets(section), replay_targets(section))
     try:
         _show(watcher, every, once, as_json)
@@ -161,6 +158,11 @@ class ServiceWatcher:
             "checkpoint_error": status.checkpoint_error or None,
             "finished": status.finished,
             "version": status.version,
+            "lesson": status.lesson or None,
+            "lessons": status.lessons,
+            "lesson_name": status.lesson_name,
+            "lesson_return": _optional(status, "lesson_return"),
+            "environment_parameters": status.environment_parameters,
         }, workers
 
     def _replay_shard(self, view: ReplayShardView) -> dict[str, Any]:
@@ -240,50 +242,6 @@ def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _section_of(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
-    """Return a section with the addresses and credentials of the servers. Raises ConfigurationError."""
-    run = Path(where)
-    if re.search(r":\d+(,|$)", where):
-        return _section(where, replay or "", token_file, tls_ca)
-    if replay is not None:
-        raise ConfigurationError(
-            "--replay-server is for HOST:PORT: a configuration or a run names its own replay servers"
-        )
-    if run.is_dir():
-        if not (run / "logs").is_dir():
-            raise ConfigurationError(f"{where} is not a run directory: it has no logs")
-        known, memory = (_logged_addresses(run, role) for role in (PARAMETER_SERVER, REPLAY_SERVER))
-        if not known:
-            raise ConfigurationError(f"{run / 'logs'}: no log has the address of a parameter server")
-        return _section(known, memory, token_file, tls_ca)
-    if token_file is not None or tls_ca is not None:
-        raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT: a configuration names its own files")
-    from relaax.server.command.configuration import configured
-
-    return configured(where, []).rlx_server
-
-
-def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
-    """Return a section with these addresses and files. Raises ConfigurationError."""
-    from relaax.configuration.validation import validate_section
-
-    files = {
-        "parameter_server_token_file": token_file,
-        "parameter_server_ca": tls_ca,
-        "replay_server_ca": tls_ca if replay else None,
-    }
-    given: dict[str, Any] = {key: str(file) for key, file in files.items() if file is not None}
-    given |= {"parameter_server": addresses, "replay_server": replay or []}
-    return validate_section(RlxServerSection, given, RLX_SERVER.section)
-
-
-def _logged_addresses(run: Path, role: Role) -> str:
-    """Return the last listening address in each log of a role, by process number, separated by commas."""
-    logs = sorted((run / "logs").glob(f"{role.name}*.log"), key=lambda log: (len(log.name), log.name))
-    found = [_LISTENING.findall(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
-    return ",".join(addresses[-1] for addresses in found if addresses)
-
-
 def _show(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
     from rich.live import Live
 
@@ -310,8 +268,18 @@ def service_tables(state: Mapping[str, Any]) -> Any:
     """Return the tables of a `ServiceWatcher.snapshot`, for rich."""
     blank = Text()
     replay = [_replay_table(state), *_errors(state["replay"]), blank] if state["replay"] else []
-    shards = [_shard_table(state), *_errors(state["shards"]), blank]
+    shards = [_shard_table(state), *_errors(state["shards"]), *_parameters(state["shards"][0]), blank]
     return Group(*shards, *replay, _server_table(state), blank, _worker_table(state))
+
+
+def _parameters(shard: Mapping[str, Any]) -> list[Any]:
+    """Return a line with the lesson and the parameters of the environments, if there are any."""
+    text = visible(shard.get("environment_parameters") or "")
+    if text and shard["lesson"]:
+        name = f" ({visible(shard['lesson_name'])})" if shard["lesson_name"] else ""
+        mean = _number(shard["lesson_return"])
+        text = f"lesson {shard['lesson']} of {shard['lessons']}{name}, mean return {mean}: {text}"
+    return [Text(text)] if text else []
 
 
 def _errors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -127,7 +127,9 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
         memory = f"  {replay.size:,} items, {_number(replay.samples_per_insert)} samples an insert"
     return (
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
-        f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {_workers(progress)} workers"
+        f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  "
+        + (f"lesson {_lesson(progress)}  " if progress.lessons else "")
+        + f"{_workers(progress)} workers"
         + (f"  {progress.learners} learner{'s' * (progress.learners > 1)}" if progress.learners else "")
         + memory
     )
@@ -137,6 +139,11 @@ def _workers(progress: Progress) -> str:
     """Return the number of workers that train and, if there are any, the number of workers that only act."""
     more = f" + {progress.exploit_workers:,} exploit" if progress.exploit_workers else ""
     return f"{progress.workers:,}{more}"
+
+
+def _lesson(progress: Progress) -> str:
+    name = f" ({progress.lesson_name})" if progress.lesson_name else ""
+    return f"{progress.lesson} of {progress.lessons}{name}, mean return {_number(progress.lesson_return)}"
 
 
 def _checkpoint_parts(progress: Progress) -> tuple[str, str]:
@@ -210,6 +217,7 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
         ("episodes", f"{progress.episodes:,}"),
         ("mean return", mean),
         ("best mean return", _number(progress.best_mean_return_100)),
+        *([("lesson", _lesson(progress))] if progress.lessons else []),
         ("time", _duration(progress.seconds)),
         ("left, at most", _duration(left)),
         ("workers", _workers(progress)),

@@ -23,6 +23,7 @@ from relaax.configuration import Configuration, ParameterServerSection, redacted
 from relaax.configuration.key_types import UnknownHomeError
 from relaax.hosting.fingerprint import first_difference
 from relaax.hosting.loader import Algorithm
+from relaax.lessons.episode_log import EpisodeLog
 from relaax.metrics import MetricsWriter
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription
@@ -152,6 +153,10 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     )
     metrics = None
     folder = metrics_folder(section, closing) if position.index == 0 else None
+    if folder is not None and core.parameter_names:
+        record = EpisodeLog(folder, core.parameter_names)
+        closing.callback(record.close)
+        core.on_episodes = record.add
     if folder is not None:
         preface = RunDescription(configuration.as_dict(), _hyperparameters(configuration, config))
         metrics = MetricsWriter(folder, core.scalars, preface=preface, origin=lambda: core.origin)
