@@ -42,22 +42,7 @@ class EpisodeLog:
         now = f"{time.time():.3f}"
         with self._lock:
             try:
-                self._write(
-                    [
-                        *(
-                            global_step,
-                            now,
-                            one.actor,
-                            one.joined,
-                            one.number,
-                            one.edition,
-                            one.episode_return,
-                            one.length,
-                        ),
-                        *one.parameters,
-                    ]
-                    for one in episodes
-                )
+                self._write([global_step, now, *_row(episode)] for episode in episodes)
             except OSError as error:
                 self._stop(error)
 
@@ -82,6 +67,11 @@ class EpisodeLog:
     def _stop(self, error: OSError) -> None:
         _log.warning("the record of episodes cannot be written: %s", error.strerror or error)
         self._file = None
+
+
+def _row(episode: Any) -> list[Any]:
+    own = episode.actor, episode.joined, episode.number, episode.edition, episode.episode_return, episode.length
+    return [*own, *episode.parameters]
 
 
 def _paths(folder: Path) -> Iterable[Path]:
