@@ -21,6 +21,8 @@ from relaax.parameters.moments import Moments
 class OfflineMetrics(MetricsRecorder):
     def __init__(self) -> None:
         self.episodes: list[tuple[float, int]] = []
+        self.drawn: list[Drawn | None] = []
+        """The parameters of the episodes."""
         self.scalars: list[tuple[str, float]] = []
         self.statistics: list[tuple[str, Moments]] = []
 
@@ -32,6 +34,7 @@ class OfflineMetrics(MetricsRecorder):
 
     def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         self.episodes.append((episode_return, length))
+        self.drawn.append(drawn)
 
 
 class OfflineClient(ParameterClientBase, Parameters):

@@ -22,6 +22,7 @@ from relaax.rlx import (
     Step,
     Welcome,
 )
+from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.session import AgentSession
 from support.offline_client import OfflineClient, OfflineMetrics
 from support.rlx_pair import Pair
@@ -60,26 +61,40 @@ class Recorder(AgentBase):
 class LinkedSession:
     """A session behind a pair of connections: messages pass through the wire format."""
 
-    def __init__(self, hello: Hello, agent: AgentBase, metrics: OfflineMetrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        agent: AgentBase,
+        metrics: OfflineMetrics,
+        clock: Callable[[], float],
+        parameters: EpisodeParameters | None = None,
+    ) -> None:
         self.pair = Pair()
         self.pair.greet(hello)
-        capabilities = {"out_of_step": hello.out_of_step, "chosen_actions": hello.chosen_actions}
+        capabilities: dict[str, Any] = {"out_of_step": hello.out_of_step, "chosen_actions": hello.chosen_actions}
+        if parameters is not None:
+            capabilities |= {"environment_parameters": True, "parameter_names": tuple(parameters.names)}
+            capabilities["parameters"] = parameters.first()
         self.pair.server_sends(Welcome("session-1", "recorder", self.pair.server.limits, **capabilities))
-        self.session = AgentSession(self.pair.server, agent, metrics, clock)
+        self.session = AgentSession(self.pair.server, agent, metrics, clock, parameters)
 
     @property
     def episode_ended(self) -> bool:
         return self.session.episode_ended
 
     def init(self, message: Init) -> Actions:
-        return self.pair.server_sends(self.session.init(self.pair.client_sends(message)))  # type: ignore[no-any-return]
+        return self._answer(message)  # type: ignore[no-any-return]
 
     def step(self, message: Step) -> Actions:
-        return self.pair.server_sends(self.session.step(self.pair.client_sends(message)))  # type: ignore[no-any-return]
+        return self._answer(message)  # type: ignore[no-any-return]
 
     def reset(self, message: Reset) -> EpisodeReturns:
-        answer: EpisodeReturns = self.pair.server_sends(self.session.reset(self.pair.client_sends(message)))
-        return answer
+        return self._answer(message)  # type: ignore[no-any-return]
+
+    def _answer(self, message: Any) -> Any:
+        answer = self.session.answer(self.pair.client_sends(message))
+        assert answer is not None
+        return self.pair.server_sends(answer)
 
     def metrics(self, message: Metrics) -> None:
         self.session.answer(self.pair.client_sends(message))
@@ -96,6 +111,7 @@ class RecordedSession:
         mode: Mode = Mode.TRAIN,
         out_of_step: bool = False,
         chosen_actions: bool = False,
+        parameters: EpisodeParameters | None = None,
     ) -> None:
         self.agent = Recorder(environments)
         self.metrics = OfflineMetrics()
@@ -108,8 +124,9 @@ class RecordedSession:
             mode=mode,
             out_of_step=out_of_step,
             chosen_actions=chosen_actions,
+            environment_parameters=parameters is not None,
         )
-        self.session = LinkedSession(hello, self.agent, self.metrics, clock=lambda: self.now)
+        self.session = LinkedSession(hello, self.agent, self.metrics, lambda: self.now, parameters)
 
 
 def obs(*values: float) -> Leaves:
