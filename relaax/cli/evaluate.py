@@ -189,8 +189,11 @@ def _evaluate(
         greedy = getattr(target.plan.configuration.algorithm_config, "greedy_exploit", None)
     policy = None if target.policy is None else {**target.policy, "greedy": greedy, "seed": seed}
     command = [*target.plan.environment_command(LOCAL, 1, 0)[1:], *options]
+    curriculum = target.plan.configuration.curriculum()
+    values = curriculum.final_edition.values if curriculum else {}
     with report.shown_progress(episodes, progress) as watcher:
-        played, frame_skip = play(command, policy, EpisodePlan(episodes, seed, max_episode_steps), jobs, watcher)
+        plan = EpisodePlan(episodes, seed, max_episode_steps, values)
+        played, frame_skip = play(command, policy, plan, jobs, watcher)
     found = statistics_of([one.episode_return for one in played])
     steps = sum(one.steps for one in played)
     return {
@@ -210,6 +213,7 @@ def _evaluate(
         "min": found.smallest,
         "max": found.largest,
         "max_episode_steps": max_episode_steps,
+        "environment_parameters": {name: str(each) for name, each in values.items()},
         "cut_off": sum(one.cut for one in played),
         "steps": steps,
         "frames": steps * frame_skip,

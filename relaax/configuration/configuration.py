@@ -12,7 +12,13 @@ import pydantic
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.errors import nearest_file, unknown_configuration
 from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
-from relaax.configuration.lesson_sections import CurriculumSection, EnvironmentParametersSection, curriculum_of
+from relaax.configuration.lesson_sections import (
+    CURRICULUM,
+    PARAMETERS,
+    CurriculumSection,
+    EnvironmentParametersSection,
+    curriculum_of,
+)
 from relaax.configuration.roles import SECTIONS, relaax_roles
 from relaax.configuration.sections import (
     ClusterSection,
@@ -100,8 +106,8 @@ class Configuration:
 
         Raises ConfigurationError.
         """
-        parameters = cast(EnvironmentParametersSection, self.sections["environment-parameters"])
-        return curriculum_of(parameters, cast(CurriculumSection, self.sections["curriculum"]))
+        parameters = cast(EnvironmentParametersSection, self.sections[PARAMETERS])
+        return curriculum_of(parameters, cast(CurriculumSection, self.sections[CURRICULUM]))
 
     def with_keys(self, keys: Mapping[str, Mapping[str, Any]], origin: str) -> Configuration:
         """Return a copy with other values for some keys, given by section; their origin is `origin`."""

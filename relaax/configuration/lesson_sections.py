@@ -10,11 +10,13 @@ import pydantic
 from pydantic import Field
 
 from relaax.configuration.errors import ConfigurationError, unknown
-from relaax.configuration.validation import Section, normalized
+from relaax.configuration.validation import Section, normalized, validate_section
 from relaax.lessons.curriculum import Curriculum, Lesson
 from relaax.lessons.values import Values
 from relaax.rlx.messages import MAX_NUMBER, MAX_PARAMETERS
 
+PARAMETERS, CURRICULUM = "environment-parameters", "curriculum"
+"""Names of the sections."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMS = "a number, {low: 0, high: 1} or {choices: [1, 2, 4]} is expected"
 
@@ -156,6 +158,15 @@ class CurriculumSection(Section):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two lessons have the name {twice!r}")
         return self
+
+
+def stored_curriculum(document: Mapping[str, Any]) -> Curriculum | None:
+    """Return the curriculum of a configuration in a checkpoint's manifest; None without parameters of environments.
+
+    Raises ConfigurationError.
+    """
+    parameters = validate_section(EnvironmentParametersSection, document.get(PARAMETERS), PARAMETERS)
+    return curriculum_of(parameters, validate_section(CurriculumSection, document.get(CURRICULUM), CURRICULUM))
 
 
 def curriculum_of(parameters: EnvironmentParametersSection, curriculum: CurriculumSection) -> Curriculum | None:

@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from relaax.configuration.lesson_sections import CurriculumSection, EnvironmentParametersSection
+from relaax.configuration.lesson_sections import (
+    CURRICULUM,
+    PARAMETERS,
+    CurriculumSection,
+    EnvironmentParametersSection,
+)
 from relaax.configuration.sections import (
     ClusterSection,
     LearnerSection,
@@ -228,8 +233,8 @@ ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER,
 SECTIONS: dict[str, type[Section]] = {
     **{role.section: role.model for role in ROLES},
     "relaax-cluster": ClusterSection,
-    "environment-parameters": EnvironmentParametersSection,
-    "curriculum": CurriculumSection,
+    PARAMETERS: EnvironmentParametersSection,
+    CURRICULUM: CurriculumSection,
 }
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 

@@ -13,11 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from relaax.configuration import ConfigurationError
+from relaax.lessons.values import Draw, Values, draw
 from relaax.supervision.process import EXIT_REFUSED, ending_with_parent, environment_of
 
 if TYPE_CHECKING:
@@ -45,11 +47,15 @@ class Played:
 
 
 class EpisodePlan(NamedTuple):
-    """Number of episodes to play, base of their seeds, and the step at which an episode is cut off."""
+    """Number of episodes to play, base of their seeds, and the step at which an episode is cut off.
+
+    `values`: of the environment's parameters, by name.
+    """
 
     episodes: int
     seed: int
     max_steps: int
+    values: Mapping[str, Values] = MappingProxyType({})
 
 
 class PlayingError(Exception):
@@ -74,12 +80,15 @@ def play(
     lock = threading.Lock()
     messages: SimpleQueue[Any] = SimpleQueue()
 
-    def next_episode() -> dict[str, int] | None:
+    def next_episode() -> dict[str, Any] | None:
         with lock:
             number = next(numbers, None)
         if number is None:
             return None
-        return {"number": number, "seed": seed_of(plan.seed, number), "max_steps": plan.max_steps}
+        numbers_of = draw(plan.values, Draw(plan.seed, 0, 0, number))
+        parameters = dict(zip(plan.values, numbers_of.tolist(), strict=True))
+        seed = seed_of(plan.seed, number)
+        return {"number": number, "seed": seed, "max_steps": plan.max_steps, "parameters": parameters}
 
     with contextlib.ExitStack() as stack:
         programs = [stack.enter_context(_ProgramProcess(command, policy)) for _ in range(min(jobs, plan.episodes))]

@@ -4,8 +4,8 @@ FD is a socket to the process that evaluates. OPTIONS are the arguments of `rela
 random actions. Each message is a line of JSON. This process sends:
 
 - `{"frame_skip": 4}` once.
-- `{"next": true}` to request an episode. The reply is `{"number": 0, "seed": 1, "max_steps": 1000}`, or `null` if all
-  episodes are assigned.
+- `{"next": true}` to request an episode. The reply is `{"number": 0, "seed": 1, "max_steps": 1000, "parameters": {}}`,
+  or `null` if all episodes are assigned.
 - `{"playing": 0, "steps": 12}` once a second.
 - the fields of `Played` at the end of an episode.
 """

@@ -64,6 +64,11 @@ class Curriculum:
         return self._lessons[self._edition.lesson]
 
     @property
+    def final_edition(self) -> Edition:
+        """The values of the last lesson, by which policies are judged."""
+        return Edition(1, len(self._lessons) - 1, {**self._values, **self._lessons[-1].values})
+
+    @property
     def count(self) -> int:
         """Number of lessons; 1 without a curriculum."""
         return len(self._lessons)

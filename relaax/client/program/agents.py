@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -124,11 +125,15 @@ class CheckingAgent(RandomAgent):
 
 
 class Game(NamedTuple):
-    """An episode to play: its number from 0, the seed of the environment's reset, and the maximum number of steps."""
+    """An episode to play: its number from 0, the seed of the environment's reset, and the maximum number of steps.
+
+    `parameters`: of the environment, by name, as a server sets them.
+    """
 
     number: int
     seed: int
     max_steps: int | None = None
+    parameters: Mapping[str, float] = MappingProxyType({})
 
 
 class Player(Protocol):
@@ -190,7 +195,16 @@ class LocalClient(_Agent):
         count = environments or 1
         self._leaves = [np.zeros((count, *part.shape), part.dtype) for part in self._actions.space.elements()]
         self._away = np.zeros(count, np.bool_)
+        self.game = Game(0, 0)
         player.set_environment(self._observe.space, self._actions.space, frame_skip)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the game, for each environment."""
+        given = self.game.parameters
+        if self._single:
+            return dict(given)
+        return {name: np.full(len(self._away), value) for name, value in given.items()}
 
     def init(self, states: Any, idle: Any = None) -> Any:
         """Return the first actions."""

@@ -236,6 +236,7 @@ def _play(env: Any, is_vector: bool, hooks: _StepHooks, settings: Mapping[str, A
     agent = LocalClient(player, *spaces, count if is_vector else None, settings.get("frame_skip", 1))
     start, returns, steps = time.monotonic(), [], 0
     for game in player.games():
+        agent.game = game
         if hooks.watch is not None:
             hooks.watch.set_episode(game.number)
         episode, taken, cut = _game(env, agent, is_vector, game, hooks)

@@ -12,6 +12,7 @@ import numpy as np
 from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError
 from relaax.checkpoint.checkpoint import full_vector
+from relaax.configuration.lesson_sections import stored_curriculum
 from relaax.hosting.fingerprint import changed_keys
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -112,6 +113,8 @@ class CheckpointClient(ParameterClientBase):
                 continue
             _log.info("serving parameters from checkpoint %s at global step %d", checkpoint_id, pulled.global_step)
             self._pulled, self._checkpoint_id = pulled, checkpoint_id
+            curriculum = stored_curriculum(checkpoint.manifest.get("configuration", {}))
+            self.edition = curriculum.final_edition if curriculum else None
             return
 
     def _pulled_of(self, checkpoint: Checkpoint) -> Pulled:
