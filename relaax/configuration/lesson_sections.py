@@ -63,13 +63,23 @@ ParameterValues = Annotated[
                 {"type": "number"},
                 {
                     "type": "object",
-                    "properties": {"low": {"type": "number"}, "high": {"type": "number"}},
+                    "properties": {
+                        "low": {"type": "number", "description": "The smallest value."},
+                        "high": {"type": "number", "description": "The largest value."},
+                    },
                     "required": ["low", "high"],
                     "additionalProperties": False,
                 },
                 {
                     "type": "object",
-                    "properties": {"choices": {"type": "array", "items": {"type": "number"}, "minItems": 1}},
+                    "properties": {
+                        "choices": {
+                            "type": "array",
+                            "items": {"type": "number"},
+                            "minItems": 1,
+                            "description": "All values, each as likely.",
+                        }
+                    },
                     "required": ["choices"],
                     "additionalProperties": False,
                 },

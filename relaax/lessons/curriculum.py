@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +78,7 @@ class Curriculum:
     def mean_return(self) -> float | None:
         """Mean return of the lesson's last episodes; None before the first."""
         returns = list(self._returns)
-        return sum(returns) / len(returns) if returns else None
+        return math.fsum(returns) / len(returns) if returns else None
 
     def record(self, episodes: Iterable[tuple[int, float]], progress: float) -> None:
         """Count episodes, as (number of the edition, return), and begin the next lesson if this one has ended.
@@ -138,7 +139,7 @@ class Curriculum:
         lesson, returns = self._lessons[self._lesson], self._returns
         if lesson.mean_return is None or len(returns) < lesson.episodes:
             return
-        mean = sum(returns) / len(returns)
+        mean = math.fsum(returns) / len(returns)
         if mean >= lesson.mean_return:
             self._advance(f"the mean return of {len(returns)} episodes is {mean:g}")
 
