@@ -246,7 +246,7 @@ class ShardClient:
             have_target=have_target,
         )
         if self.shard == 0:
-            request.env_steps = common.env_steps
+            request.env_steps, request.have_edition = common.env_steps, common.have_edition
             request.report.CopyFrom(common.report)
             request.statistics.extend(common.statistics)
         part: Any = b""

@@ -17,6 +17,7 @@ from relaax.algorithm_base import TargetInterval
 from relaax.algorithm_base.config import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.hosting.fingerprint import first_difference
+from relaax.lessons.curriculum import Curriculum
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import Vector
 from relaax.parameters.client import ParameterClient
@@ -95,10 +96,21 @@ class Running:
     """A parameter server on a free port, with its main loop in a thread."""
 
     def __init__(
-        self, models: Models, directory: Path | None, address: str, interval: float, status_bind: str | None
+        self,
+        models: Models,
+        directory: Path | None,
+        address: str,
+        interval: float,
+        status_bind: str | None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self._ends = EndRequests()
-        self.core = ParameterServerCore(models, first_difference, on_finished=lambda: self._ends.put(Reason.FINISHED))
+        self.core = ParameterServerCore(
+            models,
+            first_difference,
+            on_finished=lambda: self._ends.put(Reason.FINISHED),
+            curriculum=curriculum,
+        )
         checkpointer = None
         if directory is not None:
             self.manager = CheckpointManager(LocalStore(directory))
@@ -172,9 +184,10 @@ def running(
     address: str = "127.0.0.1:0",
     interval: float = 1000.0,
     status_bind: str | None = None,
+    curriculum: Curriculum | None = None,
 ) -> Iterator[Running]:
     """Start a server, and end it at the end of the block."""
-    server = Running(models or Models(), directory, address, interval, status_bind)
+    server = Running(models or Models(), directory, address, interval, status_bind, curriculum)
     server.start()
     try:
         yield server

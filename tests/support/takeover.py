@@ -1,7 +1,6 @@
 """Wrappers of gymnasium in which a scripted expert, or an adversary, takes some of the first steps.
 
-They put the action into `infos["taken_action"]`: `relaax run ... --set 'run.wrappers=[{"takeover:CartPoleExpert": {}}]'`
-with `--taken-action taken_action`.
+They put the action into `infos["taken_action"]`, for the option `--taken-action taken_action`.
 """
 
 from __future__ import annotations
