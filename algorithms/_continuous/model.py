@@ -162,6 +162,12 @@ class ContinuousParameterServer(ParameterServerBase):
         ]
         return np.concatenate([*parts, self.initial_numbers()])
 
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        networks = Networks(self.config, self.observation_space, self.action_space)
+        named = ((POLICY, networks.policy), (CRITIC, networks.critic))
+        shapes = {f"{name}/{array}": shape for name, spec in named for array, shape in spec.layout().shapes.items()}
+        return shapes | {"numbers": (len(self.initial_numbers()),)}
+
     def learning_rates(self) -> Sequence[tuple[int, float]]:
         rates = {CRITIC: self.config.critic_learning_rate, **self.rates_of_numbers()}
         if not any(rates.values()):

@@ -134,6 +134,10 @@ class ParameterServer(ParameterServerBase):
         spec = value_network(self.config, self.observation_space, values)
         return orthogonal_parameters(spec, seed, dict.fromkeys(values.heads, HEAD_GAIN))
 
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        values = action_values(self.config, self.action_space)
+        return value_network(self.config, self.observation_space, values).layout().shapes
+
     def statistics(self) -> Mapping[str, int]:
         return agent_statistics(self.config, self.observation_space)
 

@@ -57,5 +57,9 @@ class ParameterServer(ParameterServerBase):
         gains = dict.fromkeys(actions.policy.heads, HEAD_GAIN) | {"value": 1.0}
         return orthogonal_parameters(spec, seed, gains, actions.initial_biases(self.config.initial_variance))
 
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        policy = self.config.actions(self.action_space).policy
+        return actor_critic_network(self.config, self.observation_space, policy).layout().shapes
+
     def statistics(self) -> Mapping[str, int]:
         return agent_statistics(self.config, self.observation_space)

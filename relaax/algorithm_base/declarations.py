@@ -33,6 +33,14 @@ class ParameterServerBase(ABC):
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
         """Return the initial parameters, a flat vector float32 [P]. The same seed must give the same numbers."""
 
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        """Return names and shapes of the arrays in the flat vector, in order.
+
+        They are compared if a training starts with the parameters of another one. The default, an empty mapping, means
+        that only lengths are compared.
+        """
+        return {}
+
     def optimizer(self) -> OptimizerSpec:
         """Return the optimizer that applies gradients, by default `config.optimizer_spec()`."""
         spec: OptimizerSpec = self.config.optimizer_spec()

@@ -100,6 +100,11 @@ class ParameterServerSection(Section):
     )
     checkpoints_kept: int = Field(5, ge=1, description="Newest checkpoints to keep.")
     best_checkpoints_kept: int = Field(1, ge=0, description="Checkpoints with the best mean return to keep.")
+    initialize_from: str | None = Field(
+        None,
+        description="Checkpoints of another training, whose parameters a new one starts with: a run directory, a "
+        "folder, or s3://BUCKET/KEY. Optimizer, schedule and counts are new.",
+    )
     metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; null: none.")
     metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key for a copy of the TensorBoard run.")
     status_bind: StatusBind = None

@@ -88,6 +88,14 @@ def run(
     ] = "here",
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
     fresh: FreshOption = False,
+    initialize_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="Start with the parameters of another training: a run directory, a folder of checkpoints, one "
+            "checkpoint, or s3://BUCKET/KEY. No effect if the run is resumed.",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,6 +130,7 @@ def run(
         "run.eval_every": eval_every,
         "run.eval_episodes": eval_episodes,
         "run.target_evaluation": target_evaluation,
+        "parameter_server.initialize_from": initialize_from,
         "algorithm.seed": seed,
         "tensorboard.enabled": tensorboard or None,
     }

@@ -131,10 +131,11 @@ class Session:
         """
         while True:
             self.connect()
+            sent = init
             if self._parameter_names and not self._parameters_are_read:
-                init = replace(init, partial=np.ones(self._hello.environments, np.bool_))
+                sent = replace(init, partial=np.ones(self._hello.environments, np.bool_))
             try:
-                answer = self._request(init, rlx.Actions)
+                answer = self._request(sent, rlx.Actions)
             except ConnectionInterrupted as interrupted:
                 self._handle_loss(interrupted)
             else:

@@ -36,6 +36,7 @@ from relaax.server.checkpoints.storage import open_leased, retry_while_unavailab
 from relaax.server.command.configuration import description
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.command.credentials import read_credentials
+from relaax.server.parameter_server.command.initialization import other_training
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.command.server import Server
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
@@ -116,7 +117,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     credentials = read_credentials(section)
     position = ShardPosition(section.shard, section.shards)
     config = algorithm.configure(configuration.algorithm)
-    models = AlgorithmModels(algorithm, config)
+    models = AlgorithmModels(algorithm, config, other_training(section))
     core = ParameterServerCore(
         models,
         first_difference,

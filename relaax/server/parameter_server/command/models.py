@@ -17,6 +17,7 @@ from relaax.hosting.loader import Algorithm
 from relaax.optim.learning_rates import check_rate_factors
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
+from relaax.server.parameter_server.command.initialization import OtherTraining
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec, differs_from_worker
 from relaax.server.parameter_server.shard.shard import DelayCompensation
 from relaax.server.parameter_server.shard.synchronous import Synchronization
@@ -27,9 +28,11 @@ _log = logging.getLogger(__name__)
 class AlgorithmModels:
     """The factory of one algorithm's models in one configuration, for the spaces of a worker or a checkpoint."""
 
-    def __init__(self, algorithm: Algorithm, config: ConfigBase) -> None:
+    def __init__(self, algorithm: Algorithm, config: ConfigBase, other: OtherTraining | None = None) -> None:
+        """`other`: the training whose parameters new models start with."""
         self._algorithm = algorithm
         self._config = config
+        self._other = other
 
     def __call__(self, description: str) -> ModelSpec:
         """Return the model of a worker with this fingerprint.
@@ -93,6 +96,9 @@ class AlgorithmModels:
             rate_factors = check_rate_factors(rate_factors, len(initial))
         except (ValueError, TypeError) as error:
             raise ModelRefused(f"{place_of_function(declared.learning_rates)}: {error}") from None
+        moments = {}
+        if self._other is not None:
+            initial, moments = self._other.parameters(declared, initial), self._other.statistics(statistics)
         compensation = None
         if config.combine == "delay_compensated":
             compensation = DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
@@ -106,6 +112,7 @@ class AlgorithmModels:
             max_global_step=config.max_global_step,
             max_staleness=config.staleness_bound,
             statistics=statistics,
+            moments=moments,
             compensation=compensation,
             target=target,
             rate_factors=rate_factors,

@@ -19,6 +19,7 @@ from relaax.nn.devices import computes_on_gpu
 from relaax.nn.recycled_memory import Allocator, own_memory
 from relaax.optim.learning_rates import RateFactors, cut_rate_factors
 from relaax.optim.optimizers import OptimizerSpec
+from relaax.parameters.moments import Moments
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
 from relaax.server.parameter_server.shard.synchronous import Synchronization
@@ -60,9 +61,9 @@ def differs_from_worker(difference: str) -> ModelRefused:
 class ModelSpec:
     """A model before its first update.
 
-    initial: the flat vector, float32 [P]. statistics: lengths by name. target: the interval between two renewals of the
-    target network; None without one. rate_factors: factors of the learning rate by range.
-    synchronization: None if each gradient is an update of its own.
+    initial: the flat vector, float32 [P]. statistics: lengths by name. moments: initial values of some of them. target:
+    the interval between two renewals of the target network; None without one. rate_factors: factors of the learning
+    rate by range. synchronization: None if each gradient is an update of its own.
     """
 
     initial: npt.NDArray[np.float32]
@@ -71,6 +72,7 @@ class ModelSpec:
     max_global_step: int
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
     compensation: DelayCompensation | None = None
     target: TargetInterval | None = None
     rate_factors: RateFactors = ()
@@ -120,8 +122,8 @@ def make_model(
         )
     keep_freed_memory(4 * (end - start) * (2 if spec.target is not None and spec.target.is_soft else 1))
     if position.count > 1:  # drop the ranges of other shards; only shard 0 has statistics
-        own = spec.statistics if position.index == 0 else {}
-        spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)
+        own, moments = (spec.statistics, spec.moments) if position.index == 0 else ({}, {})
+        spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own, moments=moments)
     shard = Shard(
         spec.initial,
         spec.optimizer,
@@ -129,6 +131,7 @@ def make_model(
         start=start,
         max_staleness=spec.max_staleness,
         statistics=spec.statistics,
+        moments=spec.moments,
         compensation=spec.compensation,
         target=spec.target,
         rate_factors=cut_rate_factors(spec.rate_factors, start, end),

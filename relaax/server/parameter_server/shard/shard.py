@@ -176,6 +176,7 @@ class Shard:
         start: int = 0,
         max_staleness: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
+        moments: Statistics = MappingProxyType({}),
         compensation: DelayCompensation | None = None,
         target: TargetInterval | None = None,
         rate_factors: RateFactors = (),
@@ -201,6 +202,8 @@ class Shard:
         self._counters = Counters()
         self._ledger = Ledger()
         self._statistics = MergedStatistics(statistics)
+        if moments:
+            self._statistics.restore({**self._statistics.merged, **moments})
         self._shared = False
         self._prepared: SnapshotMemory | None = None
         self._synchronous = None if synchronization is None else SynchronousUpdates(synchronization)
