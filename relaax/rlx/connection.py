@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from relaax.rlx.checks import Checker, check_error
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from relaax.rlx.handshake import check_hello, check_welcome, limits_for
+from relaax.rlx.handshake import check_hello, check_welcome, limits_for, longest_welcome
 from relaax.rlx.messages import Error, Hello, Limits, Mask, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
 from relaax.rlx.wire.codecs import Codec, CodecMismatch, codec_named, codec_of
@@ -61,6 +61,7 @@ class _Connection:
         self._state = State.AWAIT_HELLO
         self._codec: Codec | None = None
         self._max_frame_bytes = max_frame_bytes
+        self._handshake_frame_bytes = HANDSHAKE_FRAME_BYTES  # of the hello, then of the welcome
         self._reader = FrameReader(handshake_limit)
         self._ended = False  # whether the peer has ended its stream
         self._orderly = True
@@ -173,7 +174,7 @@ class _Connection:
             else:
                 self._check_handshake(message)
             codec = self._codec or codec_of(None)
-            limit = self._max_frame_bytes if self._welcome is not None else HANDSHAKE_FRAME_BYTES
+            limit = self._max_frame_bytes if self._welcome is not None else self._handshake_frame_bytes
             pieces, length = codec.pieces(message, self._own_role)
             data = framed(pieces, length, limit)
         except ProtocolError as error:
@@ -241,6 +242,9 @@ class _Connection:
                 self._checker.commit()
         elif isinstance(message, Hello):
             self._hello = message
+            self._handshake_frame_bytes = longest_welcome(message)
+            if self._own_role is Sender.CLIENT:
+                self._reader.max_frame_bytes = self._handshake_frame_bytes
             self._checker = Checker(message)
             if self._codec is not None:  # always: the hello itself was encoded with it
                 self._codec.configure(message)

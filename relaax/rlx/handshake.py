@@ -12,11 +12,14 @@ from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_PARAMETERS
 from relaax.rlx.spaces import Space
 from relaax.rlx.wire.decoding import check_version
 from relaax.rlx.wire.encoding import CAPABILITIES
+from relaax.rlx.wire.framing import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.wire.space_encoding import check_space
 
 MAX_TEXT_BYTES = 256  # of each name and version
 MAX_TOKEN_BYTES = 4096
 _LEAST_FRAME_BYTES = 2**20  # lowest result of `limits_for`: room for metrics and for fields of later versions
+PARAMETER_BYTES = 32 * MAX_PARAMETERS
+"""The longest parameters of an environment in a frame: a double takes less than 32 bytes of JSON."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
@@ -79,10 +82,15 @@ def limits_for(hello: Hello, limits: Limits) -> Limits:
     leaves = sum(1 for _ in hello.observation_space.elements()) + sum(1 for _ in hello.action_space.elements())
     if hello.chosen_actions:
         per_environment += 3 * action // 2
-    if hello.environment_parameters:  # a double takes less than 32 bytes of JSON
-        per_environment += 32 * MAX_PARAMETERS
+    if hello.environment_parameters:
+        per_environment += PARAMETER_BYTES
     needed = hello.environments * per_environment + leaves * 512
     return dataclasses.replace(limits, max_frame_bytes=min(limits.max_frame_bytes, max(needed, _LEAST_FRAME_BYTES)))
+
+
+def longest_welcome(hello: Hello) -> int:
+    """Return the longest frame of a welcome to this hello, in bytes."""
+    return HANDSHAKE_FRAME_BYTES + (PARAMETER_BYTES * hello.environments if hello.environment_parameters else 0)
 
 
 def nbytes(space: Space) -> int:
