@@ -12,7 +12,7 @@ from pydantic import Field
 from relaax.configuration.errors import ConfigurationError, unknown
 from relaax.configuration.validation import Section, normalized, validate_section
 from relaax.lessons.curriculum import Curriculum, Lesson
-from relaax.lessons.values import Values
+from relaax.lessons.values import ValueRange
 from relaax.rlx.messages import MAX_NUMBER, MAX_PARAMETERS
 
 PARAMETERS, CURRICULUM = "environment-parameters", "curriculum"
@@ -21,9 +21,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMS = "a number, {low: 0, high: 1} or {choices: [1, 2, 4]} is expected"
 
 
-def _values(value: Any) -> Values:
+def _values(value: Any) -> ValueRange:
     """Return the values that a key's value describes. Raises ValueError."""
-    if isinstance(value, Values):
+    if isinstance(value, ValueRange):
         return value
     if isinstance(value, Mapping):
         keys = set(value)
@@ -31,11 +31,11 @@ def _values(value: Any) -> Values:
             low, high = _number(value["low"]), _number(value["high"])
             if low > high:
                 raise ValueError(f"low, {low:g}, exceeds high, {high:g}")
-            return Values(low, high)
+            return ValueRange(low, high)
         if keys == {"choices"} and isinstance(value["choices"], list | tuple) and value["choices"]:
-            return Values(choices=tuple(_number(choice) for choice in value["choices"]))
+            return ValueRange(choices=tuple(_number(choice) for choice in value["choices"]))
         raise ValueError(_FORMS)
-    return Values.constant(_number(value))
+    return ValueRange.constant(_number(value))
 
 
 def _number(value: Any) -> float:
@@ -46,7 +46,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _as_written(values: Values) -> Any:
+def _as_written(values: ValueRange) -> Any:
     """Return values in a file's form."""
     if values.choices:
         return {"choices": list(values.choices)}
@@ -54,7 +54,7 @@ def _as_written(values: Values) -> Any:
 
 
 ParameterValues = Annotated[
-    Values,
+    ValueRange,
     pydantic.PlainValidator(_values),
     pydantic.PlainSerializer(_as_written),
     pydantic.WithJsonSchema(
@@ -109,7 +109,7 @@ class EnvironmentParametersSection(Section):
         return self
 
     @property
-    def values(self) -> dict[str, Values]:
+    def values(self) -> dict[str, ValueRange]:
         """The values of all parameters, by name."""
         return dict(self.__pydantic_extra__ or {})
 

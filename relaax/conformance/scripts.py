@@ -254,7 +254,7 @@ def _require_capabilities(hello: rlx.Hello, golden_hello: dict[str, Any]) -> Non
     asked = json_format.ParseDict(golden_hello, rlx_pb2.Hello())
     for capability in CAPABILITIES:
         if getattr(asked, capability) and not getattr(hello, capability):
-            raise ScriptNotApplicable(f"the client does not ask for {capability}")
+            raise ScriptNotApplicable(f"the mistake needs a client with {capability}")
 
 
 def _receive_request(session: ClientSession, kind: str) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from relaax.configuration import ConfigurationError
-from relaax.lessons.values import Draw, Values, draw
+from relaax.lessons.values import Draw, ValueRange, draw
 from relaax.supervision.process import EXIT_REFUSED, ending_with_parent, environment_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EpisodePlan(NamedTuple):
     episodes: int
     seed: int
     max_steps: int
-    values: Mapping[str, Values] = MappingProxyType({})
+    values: Mapping[str, ValueRange] = MappingProxyType({})
 
 
 class PlayingError(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relaax.lessons.values import Edition, Values
+from relaax.lessons.values import Edition, ValueRange
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Lesson:
     """
 
     name: str = ""
-    values: Mapping[str, Values] = field(default_factory=dict)
+    values: Mapping[str, ValueRange] = field(default_factory=dict)
     mean_return: float | None = None
     episodes: int = 100
     progress: float | None = None
@@ -45,7 +45,7 @@ class Curriculum:
     lesson.
     """
 
-    def __init__(self, values: Mapping[str, Values], lessons: Sequence[Lesson] = ()) -> None:
+    def __init__(self, values: Mapping[str, ValueRange], lessons: Sequence[Lesson] = ()) -> None:
         self._values, self._lessons = dict(values), tuple(lessons) or (Lesson(),)
         self._lock = threading.Lock()
         self._lesson = 0
@@ -159,6 +159,6 @@ class Curriculum:
 
     def _current(self) -> Edition:
         own = self._lessons[self._lesson].values
-        constants = {name: Values.constant(number) for name, number in self._numbers.items()}
+        constants = {name: ValueRange.constant(number) for name, number in self._numbers.items()}
         values = {name: constants.get(name, own.get(name, one)) for name, one in self._values.items()}
         return Edition(self._number, self._lesson, values)

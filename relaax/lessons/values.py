@@ -12,7 +12,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValueRange:
     """The values of one parameter: uniform from `low` to `high`, or one of `choices` if there are any."""
 
     low: float = 0.0
@@ -20,7 +20,7 @@ class Values:
     choices: tuple[float, ...] = ()
 
     @classmethod
-    def constant(cls, number: float) -> Values:
+    def constant(cls, number: float) -> ValueRange:
         """Return the values of a parameter that has only this one."""
         return cls(number, number)
 
@@ -50,7 +50,7 @@ class Draw:
     number: int
 
 
-def draw(values: Mapping[str, Values], of: Draw) -> Numbers:
+def draw(values: Mapping[str, ValueRange], of: Draw) -> Numbers:
     """Return a number for each parameter, in order, float64 [P].
 
     Parameters whose values are constant use up a random number too, so that the numbers of the others do not change if
@@ -78,7 +78,7 @@ class Edition:
 
     number: int
     lesson: int
-    values: Mapping[str, Values]
+    values: Mapping[str, ValueRange]
 
     @property
     def names(self) -> Sequence[str]:

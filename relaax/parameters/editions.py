@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaax.lessons.values import Edition, Values
+from relaax.lessons.values import Edition, ValueRange
 from relaax.parameters import parameter_server_pb2 as pb
 
 
@@ -20,5 +20,5 @@ def edition_message(edition: Edition) -> pb.Edition:
 
 def edition_of(message: pb.Edition) -> Edition:
     """Return the edition in a message."""
-    values = {one.name: Values(one.low, one.high, tuple(one.choices)) for one in message.parameters}
+    values = {one.name: ValueRange(one.low, one.high, tuple(one.choices)) for one in message.parameters}
     return Edition(message.number, message.lesson, values)

@@ -279,7 +279,7 @@ def check_new_parameters(message: Actions, count: int | None, environments: int)
     of, values = message.parameters_of, message.parameters
     if count is None:
         if of or values is not None:
-            raise _invalid("parameters came with actions, and the welcome has no environment_parameters")
+            raise _invalid("parameters came with actions, and the welcome lacks environment_parameters")
         return
     if any(after <= before for before, after in itertools.pairwise(of)):
         raise _invalid("parameters_of must be increasing")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from relaax.cli.live.addresses import _logged_addresses
+from relaax.cli.live.top import ServiceWatcher, service_tables
 from relaax.cli.run.progress import ReplayShardView, table_row
-from relaax.cli.top import ServiceWatcher, _logged_addresses, service_tables
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole

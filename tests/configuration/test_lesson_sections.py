@@ -8,7 +8,7 @@ import pytest
 
 from relaax.configuration import ConfigurationError, load_configuration
 from relaax.configuration.lesson_sections import stored_curriculum
-from relaax.lessons.values import Values
+from relaax.lessons.values import ValueRange
 
 TEXT = """
 environment-parameters:
@@ -46,7 +46,7 @@ def test_values_of_the_command_line(file: Path) -> None:
     overrides = ["environment-parameters.gravity={choices: [1]}", "curriculum.lessons=[]"]
     curriculum = load_configuration(file, overrides).curriculum()
     assert curriculum is not None
-    assert (curriculum.count, curriculum.edition.values["gravity"]) == (1, Values(choices=(1.0,)))
+    assert (curriculum.count, curriculum.edition.values["gravity"]) == (1, ValueRange(choices=(1.0,)))
 
 
 def test_file_without_parameters_has_no_curriculum(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from relaax.lessons.curriculum import RESTORED, Curriculum, Lesson
-from relaax.lessons.values import Values
+from relaax.lessons.values import ValueRange
 
-VALUES = {"size": Values.constant(8), "gravity": Values(1, 9)}
+VALUES = {"size": ValueRange.constant(8), "gravity": ValueRange(1, 9)}
 LESSONS = [
-    Lesson("small", {"size": Values.constant(1)}, mean_return=0.5, episodes=4),
-    Lesson("larger", {"size": Values(2, 4)}, progress=0.6),
+    Lesson("small", {"size": ValueRange.constant(1)}, mean_return=0.5, episodes=4),
+    Lesson("larger", {"size": ValueRange(2, 4)}, progress=0.6),
     Lesson("full"),
 ]
 
@@ -100,7 +100,7 @@ def test_checkpoint_of_other_lessons_continues_by_name_or_index() -> None:
     shorter = Curriculum(VALUES, [Lesson(progress=0.5), Lesson()])
     shorter.restore(state)
     assert shorter.edition.lesson == 1
-    fewer = Curriculum({"size": Values.constant(1)})
+    fewer = Curriculum({"size": ValueRange.constant(1)})
     fewer.restore(state | {"numbers": {"gravity": 3, "size": 5}})
     assert str(fewer.edition) == "size 5"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.lessons.values import Draw, Edition, Values, draw
+from relaax.lessons.values import Draw, Edition, ValueRange, draw
 
-VALUES = {"gravity": Values(1, 9), "size": Values(choices=(1, 2, 4)), "mass": Values.constant(0.5)}
+VALUES = {"gravity": ValueRange(1, 9), "size": ValueRange(choices=(1, 2, 4)), "mass": ValueRange.constant(0.5)}
 
 
 def test_constants_ranges_and_choices() -> None:
@@ -20,31 +20,31 @@ def test_constants_ranges_and_choices() -> None:
     assert min(counts) > 560
 
 
-def test_numbers_depend_on_seed_connection_actor_and_episode_only() -> None:
+def test_numbers_depend_on_seed_connection_actor_and_episode() -> None:
     of = Draw(1, 20, 3, 4)
     np.testing.assert_array_equal(draw(VALUES, of), draw(dict(VALUES), of))
     others = [Draw(2, 20, 3, 4), Draw(1, 21, 3, 4), Draw(1, 20, 4, 3), Draw(1, 20, 3, 5)]
     assert len({draw(VALUES, each)[0] for each in [of, *others]}) == 5
 
 
-def test_other_values_of_one_parameter_leave_the_others_as_they_are() -> None:
+def test_other_values_of_a_parameter_leave_the_others() -> None:
     of = Draw(1, 20, 3, 4)
-    changed = VALUES | {"gravity": Values.constant(2)}
+    changed = VALUES | {"gravity": ValueRange.constant(2)}
     assert draw(changed, of)[1] == draw(VALUES, of)[1]
 
 
 @pytest.mark.parametrize(
     ("values", "share", "value"),
     [
-        (Values(2, 4), 0.0, 2),
-        (Values(2, 4), 0.25, 2.5),
-        (Values.constant(-3), 0.9, -3),
-        (Values(choices=(5, 6)), 0.49, 5),
-        (Values(choices=(5, 6)), 0.5, 6),
-        (Values(choices=(5, 6)), 1.0, 6),
+        (ValueRange(2, 4), 0.0, 2),
+        (ValueRange(2, 4), 0.25, 2.5),
+        (ValueRange.constant(-3), 0.9, -3),
+        (ValueRange(choices=(5, 6)), 0.49, 5),
+        (ValueRange(choices=(5, 6)), 0.5, 6),
+        (ValueRange(choices=(5, 6)), 1.0, 6),
     ],
 )
-def test_value_at_a_share(values: Values, share: float, value: float) -> None:
+def test_value_at_a_share(values: ValueRange, share: float, value: float) -> None:
     assert values.at(share) == value
 
 

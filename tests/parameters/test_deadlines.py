@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 import relaax
+from relaax.cli.live.top import ServiceWatcher
 from relaax.cli.run.progress import ProgressReader
-from relaax.cli.top import ServiceWatcher
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.command import server as server_module
 from relaax.server.ports.port import CallCounter

@@ -14,10 +14,10 @@ from typing import Any
 
 from rich.terminal_theme import MONOKAI
 
+from relaax.cli.live.top import service_tables
 from relaax.cli.run.panel import ProgressPanel
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress, ReplayProgress
-from relaax.cli.top import service_tables
 from relaax.plain_console import PlainConsole
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -120,7 +120,7 @@ class CheckedEnv:
         for name, value in parameters.items():
             if not hasattr(env, name):
                 raise EnvironmentFault(
-                    f"environment {self._label} has no attribute {name!r}, which is a parameter of the server"
+                    f"environment {self._label} lacks the attribute {name!r}, a parameter of the server"
                 )
             setattr(env, name, value)
 

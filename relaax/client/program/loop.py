@@ -19,10 +19,9 @@ from relaax.client.connection.values import values_of
 from relaax.client.connection.vector_client import Autoreset, VectorClient
 from relaax.client.program.agents import CheckingAgent, Game, LocalClient, RandomAgent, current_player
 from relaax.client.program.checked_env import autoreset_of, checked
+from relaax.client.program.control import Form, ServerParameters, TakenActions
 from relaax.client.program.measuring import Measured, Paced, step_alone
-from relaax.client.program.server_parameters import Form, ServerParameters
 from relaax.client.program.summary import GameTally, Reports, RunSummary, Tally, reporter
-from relaax.client.program.taken_actions import TakenActions
 from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 

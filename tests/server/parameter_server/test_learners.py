@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from relaax.cli.top import ServiceWatcher, service_tables
+from relaax.cli.live.top import ServiceWatcher, service_tables
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, ParameterServerError, TrainingEnded
 from relaax.server.parameter_server.service.registry import Registry

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relaax.lessons.curriculum import Curriculum, Lesson
-from relaax.lessons.values import Draw, Drawn, Values
+from relaax.lessons.values import Draw, Drawn, ValueRange
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.client import ParameterClient
@@ -18,14 +18,14 @@ from relaax.parameters.interfaces import EXPLOIT
 from support.parameter_servers import Models, Running, gradient, parameter_client, registration, running
 
 LESSONS = [
-    Lesson("small", {"size": Values.constant(1)}, mean_return=1.0, episodes=2),
-    Lesson("larger", {"size": Values(2, 4)}, progress=0.5),
+    Lesson("small", {"size": ValueRange.constant(1)}, mean_return=1.0, episodes=2),
+    Lesson("larger", {"size": ValueRange(2, 4)}, progress=0.5),
     Lesson(),
 ]
 
 
 def made() -> Curriculum:
-    return Curriculum({"size": Values(choices=(4, 8)), "gravity": Values.constant(9.5)}, LESSONS)
+    return Curriculum({"size": ValueRange(choices=(4, 8)), "gravity": ValueRange.constant(9.5)}, LESSONS)
 
 
 def size(client: ParameterClient) -> str:

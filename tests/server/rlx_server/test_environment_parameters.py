@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.lessons.values import Draw, Edition, Values, draw
+from relaax.lessons.values import Draw, Edition, ValueRange, draw
 from relaax.rlx import Actions, Autoreset, Init, Reset, Step
 from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from support.recorded_session import RecordedSession, mask, obs, rewards
 
 DISABLED, SAME, NEXT = Autoreset.DISABLED, Autoreset.SAME_STEP, Autoreset.NEXT_STEP
-RANGES = {"gravity": Values(1, 9), "size": Values.constant(4)}
+RANGES = {"gravity": ValueRange(1, 9), "size": ValueRange.constant(4)}
 SEED, JOINED, ACTORS = 3, 500, (7, 9)
 
 
@@ -36,7 +36,7 @@ class Made:
         return list(answer.parameters_of)
 
 
-def numbers(actor: int, episode: int, ranges: dict[str, Values] = RANGES) -> list[float]:
+def numbers(actor: int, episode: int, ranges: dict[str, ValueRange] = RANGES) -> list[float]:
     return draw(ranges, Draw(SEED, JOINED, actor, episode)).tolist()  # type: ignore[no-any-return]
 
 
@@ -87,7 +87,7 @@ def test_answer_to_idle_environments_may_have_numbers() -> None:
     made = Made(SAME, out_of_step=True)
     away = Init(obs(np.nan, np.nan), idle=mask(1, 1))
     assert made.receive(made.session.init(away)) == []
-    made.edition = Edition(2, 1, RANGES | {"size": Values.constant(8)})
+    made.edition = Edition(2, 1, RANGES | {"size": ValueRange.constant(8)})
     waiting = made.session.step(Step(rewards(0, 0), obs(np.nan, np.nan), idle=mask(1, 1)))
     assert made.receive(waiting) == [0, 1]
     assert made.receive(made.session.step(Step(rewards(0, 0), obs(np.nan, np.nan), idle=mask(1, 1)))) == []
@@ -96,7 +96,7 @@ def test_answer_to_idle_environments_may_have_numbers() -> None:
 def test_new_edition_changes_the_numbers_of_the_next_episodes() -> None:
     made = Made(SAME)
     made.receive(made.session.init(Init(obs(1, 2))))
-    ranges = {"gravity": Values.constant(2), "size": Values(5, 6)}
+    ranges = {"gravity": ValueRange.constant(2), "size": ValueRange(5, 6)}
     made.edition = Edition(2, 1, ranges)
     assert made.receive(made.session.step(Step(rewards(1, 2), obs(3, 4)))) == [0, 1]
     assert made.next == [numbers(7, 1, ranges), numbers(9, 1, ranges)]

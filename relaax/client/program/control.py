@@ -1,19 +1,21 @@
-"""Actions that environments took instead of the agent's, from the infos of steps."""
+"""What environments and the server tell each other besides steps: taken actions, and parameters of episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.client.connection.failure import EnvironmentFault
 from relaax.client.connection.values import Values, fill_rows, single_leaves
+from relaax.client.program.checked_env import PARAMETERS
 from relaax.rlx import Discrete, ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
 from relaax.rlx.value_mismatch import ValueMismatch
 
+Form = Literal["options", "attributes"]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -81,3 +83,29 @@ def _row(entries: Any, index: int) -> Any:
     if isinstance(entries, Mapping):
         return {key: _row(part, index) for key, part in entries.items() if not str(key).startswith("_")}
     return entries[index]
+
+
+class ServerParameters:
+    """The parameters of an Env or a VectorEnv, which is made of CheckedEnvs.
+
+    `form`: see `relaax.client.run`; None if the environments do not use parameters.
+    """
+
+    def __init__(self, form: Form | None, env: Any, is_vector: bool) -> None:
+        self._form, self._env, self._is_vector = form, env, is_vector
+        self._given: Mapping[str, Any] | None = None
+
+    def update(self, client: Any) -> None:
+        """Give the environments the parameters of their next episodes, if these have changed."""
+        if self._form is None:
+            return
+        values = client.parameters
+        if self._given is not None and all(np.array_equal(self._given[name], value) for name, value in values.items()):
+            return
+        self._given = values
+        if self._is_vector:
+            count = self._env.num_envs
+            rows = [{name: float(each[index]) for name, each in values.items()} for index in range(count)]
+            self._env.set_attr(PARAMETERS, [(self._form, row) for row in rows])
+        else:
+            self._env.set_wrapper_attr(PARAMETERS, (self._form, values))

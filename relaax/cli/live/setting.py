@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from relaax.cli import completion
+from relaax.cli.live.addresses import section_of_service
 from relaax.cli.reporting import exit_on_errors
-from relaax.cli.service import section_of_service
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr, print_error
 

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.live.addresses import section_of_service
 from relaax.cli.reporting import console_of, exit_on_errors
-from relaax.cli.service import section_of_service
 from relaax.console import log_to_stderr, shown
 from relaax.plain_console import visible
 

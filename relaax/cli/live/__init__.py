@@ -1,0 +1,1 @@
+"""Commands for a running service: its state, and the parameters of its environments."""
