@@ -126,7 +126,7 @@ def test_server_without_parameters() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             set_parameter(server, "gravity", 1)
         error: Any = caught.value
-        assert error.details() == "this training has no environment-parameters"
+        assert error.details() == "the configuration of this training lacks environment-parameters"
 
 
 def test_checkpoint_continues_the_lesson(tmp_path: Path) -> None:

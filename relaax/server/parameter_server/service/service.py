@@ -327,7 +327,7 @@ class ParameterService:
         except KeyError:
             known = self._core.parameter_names
             if not known:
-                raise NotAllowedNow("this training has no environment-parameters") from None
+                raise NotAllowedNow("the configuration of this training lacks environment-parameters") from None
             raise InvalidRequest(unknown("parameter", request.name[:MAX_TEXT], known)) from None
 
     def status(self) -> pb.GetStatusResponse:
