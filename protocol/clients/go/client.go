@@ -25,8 +25,8 @@ const version = "1.0.0"
 const speaksGRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " +
 	"connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
 
-const lacksOutOfStep = ": the server or its algorithm does not support environments out of step: " +
-	"use another algorithm, or do not set OutOfStep"
+const lacksCapability = "%s: the server or its algorithm does not support %s: " +
+	"use another algorithm, or do not set %s"
 
 // settings is the start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 var settings = []byte{4, 0, 0, 0, 0, 0}
@@ -40,7 +40,7 @@ const (
 	FrameTooLarge      Code = 2
 	UnexpectedMessage  Code = 3
 	UnsupportedVersion Code = 4
-	UnsupportedSpace   Code = 6 // also a server without environments out of step
+	UnsupportedSpace   Code = 6 // also a server without a capability of the Config
 	InvalidValue       Code = 8
 	LimitExceeded      Code = 9
 )
@@ -96,22 +96,24 @@ const (
 
 // A Config is the configuration of a client. The zero value of a field is its default.
 type Config struct {
-	Addresses       []string // HOST:PORT; after each failure the client tries the next one
-	TLS             *tls.Config
-	Token           string
-	Environment     string
-	Host            string
-	SessionID       string
-	Observation     Space
-	Action          Space
-	Environments    int // N
-	FrameSkip       int
-	Autoreset       []Autoreset // one mode for all environments, or N
-	Mode            Mode
-	ReportsEpisodes bool
-	OutOfStep       bool                                   // for InitIdle and Outcome.Idle; the server's algorithm must support it
-	Retry           time.Duration                          // how long to retry after a failure; 0: five minutes; negative: do not retry
-	OnRetry         func(reason error, wait time.Duration) // called before each wait; nil: print a line to stderr
+	Addresses             []string // HOST:PORT; after each failure the client tries the next one
+	TLS                   *tls.Config
+	Token                 string
+	Environment           string
+	Host                  string
+	SessionID             string
+	Observation           Space
+	Action                Space
+	Environments          int // N
+	FrameSkip             int
+	Autoreset             []Autoreset // one mode for all environments, or N
+	Mode                  Mode
+	ReportsEpisodes       bool
+	OutOfStep             bool                                   // for InitIdle and Outcome.Idle; the server's algorithm must support it
+	ChosenActions         bool                                   // for Outcome.Chosen; the server's algorithm must support it
+	EnvironmentParameters bool                                   // for Parameters; the server must support it
+	Retry                 time.Duration                          // how long to retry after a failure; 0: five minutes; negative: do not retry
+	OnRetry               func(reason error, wait time.Duration) // called before each wait; nil: print a line to stderr
 }
 
 // An Episode is a whole episode, as the client counts it.
@@ -129,7 +131,36 @@ type Outcome struct {
 	Truncated        []bool
 	FinalObservation [][]byte // required if an episode was truncated, with SameStep (other rows are ignored) and in Reset
 	Episodes         []Episode
-	Idle             []bool // with OutOfStep: no action is wanted; not used by Reset
+	Idle             []bool   // with OutOfStep: no action is wanted; not used by Reset
+	Chosen           []bool   // with ChosenActions: the environment took the client's action instead of the agent's
+	Action           [][]byte // required if Chosen marks an environment; other rows are ignored
+}
+
+// A capability is an option that the server or its algorithm may not support.
+type capability struct {
+	needed                 bool
+	field, option, meaning string
+}
+
+// capabilities lists them in the order of their fields: from 15 in a hello, from 6 in a welcome.
+func (g *Config) capabilities() [3]capability {
+	return [3]capability{
+		{g.OutOfStep, "out_of_step", "OutOfStep", "environments out of step"},
+		{g.ChosenActions, "chosen_actions", "ChosenActions", "actions of the client"},
+		{g.EnvironmentParameters, "environment_parameters", "EnvironmentParameters", "parameters of environments"},
+	}
+}
+
+// compare returns a capability that is needed and that the welcome lacks, and whether it has one that is not needed.
+func (g *Config) compare(welcome message) (lacks capability, excess bool) {
+	for i, one := range g.capabilities() {
+		granted := welcome.integer(uint64(6+i)) != 0
+		if one.needed && !granted {
+			lacks = one
+		}
+		excess = excess || granted && !one.needed
+	}
+	return lacks, excess
 }
 
 type state int
@@ -142,7 +173,8 @@ const (
 
 // A Client connects N environments to their agent. Use it from one goroutine.
 type Client struct {
-	Session, Algorithm string // of the latest welcome
+	Session, Algorithm string   // of the latest welcome
+	ParameterNames     []string // of the latest welcome, in the server's order
 
 	config              Config
 	observation, action []leaf
@@ -160,6 +192,8 @@ type Client struct {
 	from, to            int
 	actions             [][]byte
 	returns             []float64
+	parameters          []float64 // of the next episodes: one number for each name, for each environment
+	informed            bool      // whether the caller has the parameters of this connection
 	between, ended, cut []bool
 	live, same          []bool // the rows of an observation, and of a final one, that are not void
 }
@@ -401,13 +435,17 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 	case due == welcome:
 		code = c.readWelcome(content)
 	case due == actions:
-		c.actions, code = readActions(content, c.action, n)
+		if c.actions, code = readActions(content, c.action, n); code == 0 {
+			code = c.readParameters(content)
+		}
 	case due == returns:
-		c.returns, code = readReturns(content, n)
+		c.returns, code = content.doubles(1, n)
 	}
 	if code == UnsupportedSpace {
-		c.sayBye("the welcome lacks out_of_step")
-		return false, &Error{Code: code, Sentence: c.where() + lacksOutOfStep, meaning: ErrFailed}
+		lacks, _ := c.config.compare(content)
+		c.sayBye("the welcome lacks " + lacks.field)
+		sentence := fmt.Sprintf(lacksCapability, c.where(), lacks.meaning, lacks.option)
+		return false, &Error{Code: code, Sentence: sentence, meaning: ErrFailed}
 	}
 	if code != 0 {
 		return false, c.mistake(code, "an answer with a value outside the agreed range")
@@ -422,11 +460,21 @@ func (c *Client) readWelcome(m message) Code {
 	m.text(2, &ok)
 	session, algorithm := m.text(3, &ok), m.text(4, &ok)
 	most, idle, heartbeat := limits.integer(1)&math.MaxUint32, limits.double(2), limits.double(3)
-	twice, n, granted := 1, c.config.Environments, m.integer(6) != 0
+	twice, n := 1, c.config.Environments
 	for _, habit := range c.config.Autoreset {
 		if habit == SameStep {
 			twice = 2
 		}
+	}
+	outcome, action := n*twice*size(c.observation), n*size(c.action)
+	if c.config.ChosenActions {
+		outcome += action
+	}
+	lacks, excess := c.config.compare(m)
+	names, code := readNames(m)
+	var parameters []float64
+	if code == 0 {
+		parameters, code = m.doubles(10, n*len(names))
 	}
 	switch {
 	case !ok:
@@ -435,16 +483,41 @@ func (c *Client) readWelcome(m message) Code {
 		return UnsupportedVersion
 	case !(idle > 0 && heartbeat > 0) || math.IsInf(idle+heartbeat, 0) || !sessionID.MatchString(session):
 		return InvalidValue
-	case granted && !c.config.OutOfStep:
+	case excess || len(names) > 0 && m.integer(8) == 0:
 		return InvalidValue
-	case uint64(n*twice*size(c.observation)) > most || uint64(n*size(c.action)) > most:
+	case code != 0:
+		return code
+	case uint64(outcome) > most || uint64(action) > most:
 		return LimitExceeded
-	case c.config.OutOfStep && !granted:
+	case lacks.needed:
 		return UnsupportedSpace
 	}
 	c.Session, c.Algorithm, c.limit, c.used = session, algorithm, int(most), map[string]bool{}
+	c.ParameterNames, c.parameters, c.informed = names, parameters, false
 	c.nameBytes, c.names = int(limits.integer(4)), int(limits.integer(5))
 	c.silence = time.Duration(math.Max(5, 3*math.Min(heartbeat, 1e6)) * float64(time.Second))
+	return 0
+}
+
+// readParameters replaces the parameters of the environments that the answer names.
+func (c *Client) readParameters(m message) Code {
+	n, p := c.config.Environments, len(c.ParameterNames)
+	of, code := m.integers(2, n)
+	if code != 0 {
+		return code
+	}
+	for k, i := range of {
+		if !c.config.EnvironmentParameters || i >= uint64(n) || k > 0 && i <= of[k-1] {
+			return InvalidValue
+		}
+	}
+	values, code := m.doubles(3, p*len(of))
+	if code != 0 {
+		return code
+	}
+	for k, i := range of {
+		copy(c.parameters[int(i)*p:], values[k*p:(k+1)*p])
+	}
 	return 0
 }
 
@@ -511,11 +584,16 @@ func (c *Client) try() error {
 	if g.ReportsEpisodes {
 		h = h.integer(14, 1)
 	}
-	if g.OutOfStep {
-		h = h.integer(15, 1)
+	for i, one := range g.capabilities() {
+		if one.needed {
+			h = h.integer(uint64(15+i), 1)
+		}
 	}
 	if err := c.send(hello, h); err != nil {
 		return err
+	}
+	if g.EnvironmentParameters {
+		c.limit += 2048 * g.Environments
 	}
 	return c.hear(welcome)
 }
@@ -584,10 +662,14 @@ func (c *Client) ask(kind uint64, content part, due uint64) error {
 	return nil
 }
 
-// fit checks the marked rows of a batch.
-func (c *Client) fit(leaves [][]byte, rows []bool) error {
-	if len(leaves) != len(c.observation) {
-		return invalid("an observation has %d leaves; the space has %d", len(leaves), len(c.observation))
+// fit checks the marked rows of a batch: an observation, or an action, which must respect the bounds of its space.
+func (c *Client) fit(what string, leaves [][]byte, rows []bool) error {
+	space, bounds := c.observation, what == "action"
+	if bounds {
+		space = c.action
+	}
+	if len(leaves) != len(space) {
+		return invalid("an %s has %d leaves; the space has %d", what, len(leaves), len(space))
 	}
 	void := false
 	for _, one := range rows {
@@ -596,9 +678,9 @@ func (c *Client) fit(leaves [][]byte, rows []bool) error {
 	if !void {
 		rows = nil // all: this is faster
 	}
-	for i, l := range c.observation {
-		if !l.legal(leaves[i], c.config.Environments, rows, false) {
-			return invalid("leaf %d of the observation has a wrong size, or a value that is NaN, infinite or outside the space", i)
+	for i, l := range space {
+		if !l.legal(leaves[i], c.config.Environments, rows, bounds) {
+			return invalid("leaf %d of the %s has a wrong size, or a value that is NaN, infinite or outside the space", i, what)
 		}
 	}
 	return nil
@@ -622,7 +704,7 @@ func (c *Client) masks(idle []bool, others ...[]bool) error {
 func on(mask []bool, i int) bool { return len(mask) > 0 && mask[i] }
 
 // Init begins an episode in every environment and returns the first actions. partial: nil, or true where an episode
-// continues.
+// continues. With Config.EnvironmentParameters, all are partial if the parameters of this connection were not read.
 func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 	return c.InitIdle(observation, partial, nil)
 }
@@ -638,7 +720,7 @@ func (c *Client) InitIdle(observation [][]byte, partial, idle []bool) ([][]byte,
 	for i := range c.live {
 		c.live[i] = !on(idle, i)
 	}
-	if err := c.fit(observation, c.live); err != nil {
+	if err := c.fit("observation", observation, c.live); err != nil {
 		return nil, err
 	}
 	n := c.config.Environments
@@ -647,8 +729,15 @@ func (c *Client) InitIdle(observation [][]byte, partial, idle []bool) ([][]byte,
 		if err != nil {
 			return nil, err
 		}
+		continued := partial
+		if len(c.ParameterNames) > 0 && !c.informed {
+			continued = make([]bool, n)
+			for i := range continued {
+				continued[i] = true
+			}
+		}
 		if err = c.hear(0); err == nil {
-			err = c.ask(initial, part{}.leaves(1, c.observation, observation, n).mask(2, partial).mask(3, idle), actions)
+			err = c.ask(initial, part{}.leaves(1, c.observation, observation, n).mask(2, continued).mask(3, idle), actions)
 		}
 		if err == nil {
 			for i := range c.between {
@@ -662,8 +751,46 @@ func (c *Client) InitIdle(observation [][]byte, partial, idle []bool) ([][]byte,
 	}
 }
 
+// Parameters returns the values of each parameter for the next episodes, N by name. Read them whenever an environment
+// begins an episode. It connects if there is no connection. Only with Config.EnvironmentParameters.
+func (c *Client) Parameters() (map[string][]float64, error) {
+	if !c.config.EnvironmentParameters {
+		return nil, invalid("there are no parameters: set Config.EnvironmentParameters")
+	}
+	if err := c.Connect(); err != nil {
+		return nil, err
+	}
+	c.informed = true
+	all := map[string][]float64{}
+	for k, name := range c.ParameterNames {
+		for ; k < len(c.parameters); k += len(c.ParameterNames) {
+			all[name] = append(all[name], c.parameters[k])
+		}
+	}
+	return all, nil
+}
+
+// took checks the actions that the client chose. It removes them if none is marked.
+func (c *Client) took(o *Outcome, stepping bool) error {
+	any := false
+	for i, one := range o.Chosen {
+		if one && !c.config.ChosenActions {
+			return invalid("environment %d is chosen: set Config.ChosenActions", i)
+		}
+		if one && (c.between[i] || stepping && on(o.Idle, i) && !c.ended[i]) {
+			return invalid("environment %d is chosen, but it took no action", i)
+		}
+		any = any || one
+	}
+	if !any {
+		o.Action = nil
+		return nil
+	}
+	return c.fit("action", o.Action, o.Chosen)
+}
+
 // check checks an outcome, and records which episodes end, and which rows of its observations are not void.
-func (c *Client) check(o Outcome, stepping bool) error {
+func (c *Client) check(o *Outcome, stepping bool) error {
 	n := c.config.Environments
 	if c.conn == nil {
 		if c.end != nil {
@@ -674,7 +801,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	if c.state != playing {
 		return invalid("no episode is in progress: call Init first")
 	}
-	if err := c.masks(o.Idle, o.Terminated, o.Truncated); err != nil {
+	if err := c.masks(o.Idle, o.Terminated, o.Truncated, o.Chosen); err != nil {
 		return err
 	}
 	if len(o.Reward) != n {
@@ -703,7 +830,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		if !allowed {
 			return invalid("a final observation was given, but no episode ended")
 		}
-		if err := c.fit(o.FinalObservation, c.same); err != nil {
+		if err := c.fit("observation", o.FinalObservation, c.same); err != nil {
 			return err
 		}
 	}
@@ -715,29 +842,31 @@ func (c *Client) check(o Outcome, stepping bool) error {
 			return invalid("an episode with an invalid environment, length or return: %+v", e)
 		}
 	}
-	if stepping {
-		return c.fit(o.Observation, c.live)
+	if err := c.took(o, stepping); err != nil || !stepping {
+		return err
 	}
-	return nil
+	return c.fit("observation", o.Observation, c.live)
 }
 
 // Step sends an outcome and returns the next actions. The client sets `first` where an environment was between two
 // episodes (NextStep, or idle): its reward is void.
 func (c *Client) Step(o Outcome) ([][]byte, error) {
-	if err := c.check(o, true); err != nil {
+	if err := c.check(&o, true); err != nil {
 		return nil, err
 	}
 	if err := c.hear(0); err != nil {
 		return nil, err
 	}
 	n := c.config.Environments
-	p := make(part, 0, 256+16*n+2*n*size(c.observation)).doubles(1, o.Reward).leaves(2, c.observation, o.Observation, n)
+	p := make(part, 0, 256+16*n+n*(2*size(c.observation)+size(c.action))).doubles(1, o.Reward)
+	p = p.leaves(2, c.observation, o.Observation, n)
 	p = p.mask(3, o.Terminated).mask(4, c.cut).leaves(5, c.observation, o.FinalObservation, n)
 	first := make([]bool, n)
 	for i := range first {
 		first[i] = c.between[i] && !on(o.Idle, i)
 	}
-	if err := c.ask(step, p.mask(6, first).episodes(7, o.Episodes).mask(8, o.Idle), actions); err != nil {
+	p = p.mask(6, first).episodes(7, o.Episodes).mask(8, o.Idle).mask(9, o.Chosen).leaves(10, c.action, o.Action, n)
+	if err := c.ask(step, p, actions); err != nil {
 		return nil, err
 	}
 	for i := range c.between {
@@ -752,14 +881,16 @@ func (c *Client) Step(o Outcome) ([][]byte, error) {
 
 // Reset ends the episode of every environment and returns their returns.
 func (c *Client) Reset(o Outcome) ([]float64, error) {
-	if err := c.check(o, false); err != nil {
+	if err := c.check(&o, false); err != nil {
 		return nil, err
 	}
 	if err := c.hear(0); err != nil {
 		return nil, err
 	}
-	p := part{}.doubles(1, o.Reward).mask(2, c.cut).leaves(3, c.observation, o.FinalObservation, c.config.Environments)
-	if err := c.ask(reset, p.episodes(4, o.Episodes), returns); err != nil {
+	n := c.config.Environments
+	p := part{}.doubles(1, o.Reward).mask(2, c.cut).leaves(3, c.observation, o.FinalObservation, n)
+	p = p.episodes(4, o.Episodes).mask(5, o.Chosen).leaves(6, c.action, o.Action, n)
+	if err := c.ask(reset, p, returns); err != nil {
 		return nil, err
 	}
 	return c.returns, nil

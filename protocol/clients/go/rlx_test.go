@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -55,10 +56,31 @@ func unhex(text string) []byte {
 
 // The server's frames of section 13.
 var (
-	pageWelcome      = unhex("0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002")
-	outOfStepWelcome = append(append(unhex("0000002e0a2c"), pageWelcome[6:]...), 0x30, 1)
-	pageActions      = unhex("0000001312110a0f08091201011a080200000000000000")
+	pageWelcome = unhex("0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002")
+	pageActions = unhex("0000001312110a0f08091201011a080200000000000000")
 )
+
+// welcomed is pageWelcome with more fields.
+func welcomed(more part) []byte {
+	return frame(welcome, append(append(part{}, pageWelcome[6:]...), more...))
+}
+
+// given is an answer with the action 0 for n environments, and more fields.
+func given(n int, more part) []byte {
+	content := part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 8*n)}, n)
+	return frame(actions, append(content, more...))
+}
+
+// messages returns the kind and the fields of each message that the server was told.
+func messages(told *bytes.Buffer) (kinds []uint64, contents []message) {
+	for data := told.Bytes(); len(data) > 4; {
+		size := 4 + int(data[2])<<8 + int(data[3])
+		one, _ := parse(data[4:size])
+		content, _ := parse(one[0].bytes)
+		kinds, contents, data = append(kinds, one[0].number), append(contents, content), data[size:]
+	}
+	return kinds, contents
+}
 
 func point(address string) Config {
 	return Config{
@@ -226,7 +248,7 @@ func TestDiscreteWithNegativeStart(t *testing.T) {
 
 // In a step, only the rows of ended episodes of a final observation are checked; their number and size always are.
 func TestFinalObservations(t *testing.T) {
-	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 16)}, 2))
+	answer := given(2, nil)
 	address, told, done := serve(t, [][]byte{pageWelcome, answer, answer, frame(returns, part{}.doubles(1, []float64{0, 0}))})
 	config := point(address)
 	config.Environments, config.Autoreset = 2, []Autoreset{SameStep}
@@ -265,10 +287,9 @@ func TestFinalObservations(t *testing.T) {
 
 // Two players take turns: the example of section 8. Void rows are NaN.
 func TestPlayersTakeTurns(t *testing.T) {
-	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 16)}, 2))
-	script := [][]byte{outOfStepWelcome}
+	script := [][]byte{welcomed(part{}.integer(6, 1))}
 	for i := 0; i < 7; i++ {
-		script = append(script, answer)
+		script = append(script, given(2, nil))
 	}
 	address, told, done := serve(t, append(script, frame(returns, part{}.doubles(1, []float64{0, 0}))))
 	config := point(address)
@@ -316,20 +337,11 @@ func TestPlayersTakeTurns(t *testing.T) {
 	_, err := c.Reset(Outcome{Reward: reward, Truncated: both, FinalObservation: zero})
 	want(nil, "", err) // they have left: nothing is truncated
 	<-done
-	payloads := [][]byte{}
-	for data := told.Bytes(); len(data) > 4; {
-		size := 4 + int(data[2])<<8 + int(data[3])
-		payloads, data = append(payloads, data[4:size]), data[size:]
-	}
-	if hello, _ := parse(payloads[0]); !bytes.HasSuffix(hello[0].bytes, unhex("7801")) {
-		t.Errorf("%x", payloads[0])
-	}
+	kinds, contents := messages(told)
 	for i, fields := range masks {
 		var found part
-		m, _ := parse(payloads[1+i])
-		kind := m[0].number
-		m, _ = parse(m[0].bytes)
-		for _, f := range m {
+		kind := kinds[1+i]
+		for _, f := range contents[1+i] {
 			if kind == initial && f.number == 3 || kind == reset && f.number == 2 || kind == 3 && f.number > 2 && f.number != 5 {
 				found = found.bytes(f.number, f.bytes)
 			}
@@ -341,7 +353,7 @@ func TestPlayersTakeTurns(t *testing.T) {
 }
 
 func TestIdleByAutoresetMode(t *testing.T) {
-	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 24)}, 3))
+	answer := given(3, nil)
 	nan, all := float32(math.NaN()), []bool{true, true, true}
 	seen, reward := [][]byte{Bytes(make([]float32, 6))}, []float64{0, 0, 0}
 	address, _, _ := serve(t, [][]byte{pageWelcome, answer})
@@ -357,7 +369,7 @@ func TestIdleByAutoresetMode(t *testing.T) {
 	if _, err := c.Step(Outcome{Reward: reward, Observation: seen, Idle: all}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "OutOfStep") {
 		t.Error(err)
 	}
-	address, _, _ = serve(t, [][]byte{outOfStepWelcome, answer, answer})
+	address, _, _ = serve(t, [][]byte{welcomed(part{}.integer(6, 1)), answer, answer})
 	config.Addresses, config.Autoreset, config.OutOfStep = []string{address}, []Autoreset{Disabled, SameStep, NextStep}, true
 	c = opened(t, config)
 	if _, err := c.Init(seen, nil); err != nil {
@@ -382,26 +394,311 @@ func TestIdleByAutoresetMode(t *testing.T) {
 	}
 }
 
-// The flag must be in the hello and in the welcome, or in neither.
-func TestFlagOfWelcome(t *testing.T) {
+// Rows that are not chosen may hold anything. Without a chosen row, neither field is sent.
+func TestChosenActions(t *testing.T) {
+	script := [][]byte{welcomed(part{}.integer(6, 1).integer(7, 1))}
+	for i := 0; i < 5; i++ {
+		script = append(script, given(2, nil))
+	}
+	address, told, done := serve(t, append(script, frame(returns, part{}.doubles(1, []float64{0, 0}))))
+	config := point(address)
+	config.Environments, config.Autoreset, config.OutOfStep, config.ChosenActions = 2, []Autoreset{NextStep}, true, true
+	c := opened(t, config)
+	reward, seen := []float64{0, 0}, [][]byte{Bytes(make([]float32, 4))}
+	first, second, both := []bool{true, false}, []bool{false, true}, []bool{true, true}
+	own, wrong := [][]byte{Bytes([]int64{99, 2})}, [][]byte{Bytes([]int64{1, 99})}
+	marked := "4a0200015217" + "0809120102" + "1a10" + hex.EncodeToString(own[0])
+	fields := []string{}
+	want := func(due error, sent string, err error) {
+		t.Helper()
+		if !errors.Is(err, due) {
+			t.Fatal(err)
+		}
+		if due == nil {
+			fields = append(fields, sent)
+		}
+	}
+	step := func(due error, sent string, o Outcome) {
+		t.Helper()
+		o.Reward, o.Observation = reward, seen
+		_, err := c.Step(o)
+		want(due, sent, err)
+	}
+	if _, err := c.Init(seen, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range [][][]byte{nil, wrong, {{2}}, append(own, own...)} {
+		step(ErrInvalid, "", Outcome{Chosen: second, Action: action})
+	}
+	step(ErrInvalid, "", Outcome{Chosen: []bool{true}, Action: own})
+	step(ErrInvalid, "", Outcome{Chosen: both, Action: own})
+	step(ErrInvalid, "", Outcome{Chosen: second, Action: own, Idle: second}) // its action is still in progress
+	step(nil, marked, Outcome{Chosen: second, Action: own})
+	step(nil, "", Outcome{Chosen: make([]bool, 2), Action: [][]byte{{2}}})
+	step(nil, "2202000142020001"+marked, Outcome{Chosen: second, Action: own, Idle: second, Truncated: second})
+	step(ErrInvalid, "", Outcome{Chosen: second, Action: own})               // its episode begins
+	step(ErrInvalid, "", Outcome{Chosen: second, Action: own, Idle: second}) // it is away
+	step(nil, "42020001", Outcome{Idle: second})
+	_, err := c.Reset(Outcome{Reward: reward, Chosen: second, Action: own})
+	want(ErrInvalid, "", err)
+	_, err = c.Reset(Outcome{Reward: reward, Chosen: first, Action: own})
+	want(ErrInvalid, "", err)
+	_, err = c.Reset(Outcome{Reward: reward, Chosen: first, Action: wrong})
+	want(nil, "2a0201003217"+"0809120102"+"1a10"+hex.EncodeToString(wrong[0]), err)
+	<-done
+	_, contents := messages(told)
+	for i, due := range fields {
+		var found part
+		for _, f := range contents[2+i] {
+			if f.number > 2 {
+				found = found.bytes(f.number, f.bytes)
+			}
+		}
+		if hex.EncodeToString(found) != due {
+			t.Errorf("message %d has the fields %x, not %s", i, found, due)
+		}
+	}
+}
+
+func TestChosenActionsNeedTheFlag(t *testing.T) {
+	address, _, _ := serve(t, [][]byte{pageWelcome, pageActions, pageActions})
+	c := opened(t, point(address))
+	seen := [][]byte{Bytes([]float32{0, 0})}
+	if _, err := c.Init(seen, nil); err != nil {
+		t.Fatal(err)
+	}
+	o := Outcome{Reward: []float64{1}, Observation: seen, Chosen: []bool{true}, Action: [][]byte{Bytes([]int64{1})}}
+	if _, err := c.Step(o); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "ChosenActions") {
+		t.Error(err)
+	}
+	o.Chosen[0] = false
+	if _, err := c.Step(o); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestChosenActionsRespectBounds(t *testing.T) {
+	config := point("localhost:7001")
+	config.Environments, config.Action = 2, Box(Float32, nil, []float64{-1}, []float64{1})
+	c := opened(t, config)
+	for action, due := range map[float32]error{1: nil, -1: nil, 1.5: ErrInvalid, float32(math.NaN()): ErrInvalid} {
+		own := [][]byte{Bytes([]float32{float32(math.NaN()), action})}
+		if err := c.fit("action", own, []bool{false, true}); !errors.Is(err, due) {
+			t.Error(action, err)
+		}
+	}
+}
+
+// A message with an observation of 8 bytes and an action of 8 bytes needs more than 15 bytes.
+func TestFrameLimitCountsChosenActions(t *testing.T) {
+	small, _ := parse(welcomed(part{}.bytes(5, part{}.integer(1, 15)).integer(7, 1))[6:])
+	config := point("localhost:7001")
+	config.ChosenActions = true
+	if code := opened(t, config).readWelcome(small); code != LimitExceeded {
+		t.Error(code)
+	}
+	small, _ = parse(welcomed(part{}.bytes(5, part{}.integer(1, 15)))[6:])
+	if code := opened(t, point("localhost:7001")).readWelcome(small); code != 0 {
+		t.Error(code)
+	}
+}
+
+// After a reconnect, episodes are partial until the parameters of the connection are read.
+func TestParameters(t *testing.T) {
+	named := func(values ...float64) []byte {
+		return welcomed(part{}.integer(8, 1).text(9, "size").text(9, "gravity").doubles(10, values))
+	}
+	ended, answer := frame(returns, part{}.doubles(1, []float64{0, 0})), given(2, nil)
+	changed := given(2, part{}.bytes(2, []byte{1}).doubles(3, []float64{5, 6}))
+	address, told, done := serve(t, [][]byte{named(1, 2, 3, 4), answer, changed},
+		[][]byte{named(7, 8, 9, 10), answer, ended, answer})
+	config := point(address)
+	config.Environments, config.EnvironmentParameters, config.Retry = 2, true, time.Minute
+	config.OnRetry = func(error, time.Duration) {}
+	c := opened(t, config)
+	o := Outcome{Reward: []float64{0, 0}, Observation: [][]byte{Bytes(make([]float32, 4))}}
+	start := func() {
+		t.Helper()
+		if _, err := c.Init(o.Observation, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(size, gravity []float64) {
+		t.Helper()
+		all, err := c.Parameters()
+		if due := map[string][]float64{"size": size, "gravity": gravity}; err != nil || !reflect.DeepEqual(all, due) {
+			t.Error(all, err)
+		}
+	}
+	expect([]float64{1, 3}, []float64{2, 4})
+	start()
+	if _, err := c.Step(o); err != nil {
+		t.Fatal(err)
+	}
+	expect([]float64{1, 5}, []float64{2, 6})
+	if _, err := c.Step(o); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	start()
+	expect([]float64{7, 9}, []float64{8, 10})
+	if _, err := c.Reset(o); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	<-done
+	if !reflect.DeepEqual(c.ParameterNames, []string{"size", "gravity"}) {
+		t.Error(c.ParameterNames)
+	}
+	partial := []int{}
+	kinds, contents := messages(told)
+	for i, kind := range kinds {
+		if kind == initial {
+			partial = append(partial, bytes.Count(bytes.Join(contents[i].all(2), nil), []byte{1}))
+		}
+	}
+	if !reflect.DeepEqual(partial, []int{0, 2, 0}) {
+		t.Error(partial)
+	}
+}
+
+func TestNoParameters(t *testing.T) {
+	c := opened(t, point("localhost:7001"))
+	if _, err := c.Parameters(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "EnvironmentParameters") {
+		t.Error(err)
+	}
+	address, told, done := serve(t, [][]byte{welcomed(part{}.integer(8, 1)), pageActions})
+	config := point(address)
+	config.EnvironmentParameters = true
+	c = opened(t, config)
+	_, err := c.Init([][]byte{Bytes([]float32{0, 0})}, nil)
+	<-done
+	if _, contents := messages(told); err != nil || len(contents) != 2 || len(contents[1].all(2)) != 0 {
+		t.Error(err, contents)
+	}
+	if all, err := c.Parameters(); err != nil || len(all) != 0 {
+		t.Error(all, err)
+	}
+}
+
+func TestParametersAreChecked(t *testing.T) {
+	config := point("localhost:7001")
+	config.Environments = 2
+	plain := opened(t, config)
+	config.EnvironmentParameters = true
+	c := opened(t, config)
+	named := func(names ...string) (p part) {
+		for _, name := range names {
+			p = p.bytes(9, []byte(name))
+		}
+		return p
+	}
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = strings.Repeat("x", 1+i)
+	}
+	long := strings.Repeat("x", 257)
 	for _, one := range []struct {
-		asked         bool
-		welcome       []byte
+		granted uint64
+		fields  part
+		code    Code
+	}{
+		{1, named(many[:64]...).doubles(10, make([]float64, 128)), 0},
+		{1, named(many...).doubles(10, make([]float64, 130)), LimitExceeded},
+		{1, named(long[1:], "é (mm)").doubles(10, []float64{1e30, -1e30, 0, 0}), 0},
+		{1, named(long).doubles(10, []float64{0, 0}), LimitExceeded},
+		{1, named("a\n").doubles(10, []float64{0, 0}), InvalidValue},
+		{1, named("").doubles(10, []float64{0, 0}), InvalidValue},
+		{1, named("a", "a").doubles(10, make([]float64, 4)), InvalidValue},
+		{1, named("\xff").doubles(10, []float64{0, 0}), Malformed},
+		{1, named("a"), InvalidValue},
+		{1, named("a").doubles(10, []float64{0}), InvalidValue},
+		{1, named("a").doubles(10, []float64{0, 0, 0}), InvalidValue},
+		{1, named("a").doubles(10, []float64{0, math.NaN()}), InvalidValue},
+		{1, named("a").doubles(10, []float64{0, math.Inf(1)}), InvalidValue},
+		{1, named("a").doubles(10, []float64{0, 1e31}), InvalidValue},
+		{1, part{}.doubles(10, []float64{0, 0}), InvalidValue},
+		{0, named("a").doubles(10, []float64{0, 0}), InvalidValue},
+		{0, nil, UnsupportedSpace},
+		{1, named("a", "b").doubles(10, make([]float64, 4)), 0}, // for the answers below
+	} {
+		m, _ := parse(pageWelcome[6:], part{}.integer(8, one.granted), one.fields)
+		if code := c.readWelcome(m); code != one.code {
+			t.Errorf("%x: %d", one.fields, code)
+		}
+	}
+	for _, one := range []struct {
+		of     []byte
+		values []float64
+		code   Code
+	}{
+		{nil, nil, 0},
+		{[]byte{1}, []float64{1e30, -1e30}, 0},
+		{[]byte{0, 1}, []float64{1, 2, 3, 4}, 0},
+		{[]byte{1, 0}, []float64{1, 2, 3, 4}, InvalidValue},
+		{[]byte{1, 1}, []float64{1, 2, 3, 4}, InvalidValue},
+		{[]byte{0, 1, 1}, make([]float64, 6), InvalidValue},
+		{[]byte{2}, []float64{1, 2}, InvalidValue},
+		{[]byte{128}, []float64{1, 2}, Malformed},
+		{[]byte{0}, nil, InvalidValue},
+		{[]byte{0}, []float64{1}, InvalidValue},
+		{nil, []float64{1, 2}, InvalidValue},
+		{[]byte{0}, []float64{1, math.NaN()}, InvalidValue},
+		{[]byte{0}, []float64{math.Inf(-1), 1}, InvalidValue},
+		{[]byte{0}, []float64{1e31, 1}, InvalidValue},
+	} {
+		m, _ := parse(part{}.bytes(2, one.of).doubles(3, one.values))
+		if code := c.readParameters(m); code != one.code {
+			t.Errorf("%+v: %d", one, code)
+		}
+		if code := plain.readParameters(m); (code == 0) != (one.of == nil && one.values == nil) {
+			t.Errorf("%+v without the flag: %d", one, code)
+		}
+	}
+}
+
+// A flag must be in the hello and in the welcome, or in neither.
+func TestFlagsOfWelcome(t *testing.T) {
+	outOfStep := func(c *Config) { c.OutOfStep = true }
+	chosen := func(c *Config) { c.ChosenActions = true }
+	parameters := func(c *Config) { c.EnvironmentParameters = true }
+	nothing := func(*Config) {}
+	mistake, noted := "the server's mistake", "outside the agreed range"
+	for _, one := range []struct {
+		ask           func(*Config)
+		asked         uint64
+		granted       uint64
 		code          Code
 		sentence, bye string
 	}{
-		{false, pageWelcome, 0, "", ""},
-		{true, outOfStepWelcome, 0, "", ""},
-		{true, pageWelcome, UnsupportedSpace, "does not support environments out of step", "lacks out_of_step"},
-		{false, outOfStepWelcome, InvalidValue, "the server's mistake", "outside the agreed range"},
+		{nothing, 0, 0, 0, "", ""},
+		{outOfStep, 15, 6, 0, "", ""},
+		{chosen, 16, 7, 0, "", ""},
+		{parameters, 17, 8, 0, "", ""},
+		{outOfStep, 15, 0, UnsupportedSpace, "does not support environments out of step", "lacks out_of_step"},
+		{chosen, 16, 0, UnsupportedSpace, "does not support actions of the client", "lacks chosen_actions"},
+		{parameters, 17, 0, UnsupportedSpace, "does not support parameters of environments", "lacks environment_parameters"},
+		{nothing, 0, 6, InvalidValue, mistake, noted},
+		{outOfStep, 15, 7, InvalidValue, mistake, noted},
+		{chosen, 16, 8, InvalidValue, mistake, noted},
 	} {
-		address, told, done := serve(t, [][]byte{one.welcome, nil})
+		answer := pageWelcome
+		if one.granted != 0 {
+			answer = welcomed(part{}.integer(one.granted, 1))
+		}
+		address, told, done := serve(t, [][]byte{answer, nil})
 		config := point(address)
-		config.OutOfStep, config.Retry = one.asked, time.Minute
+		config.Retry = time.Minute
+		one.ask(&config)
 		c := opened(t, config)
 		err := c.Connect()
 		c.Close()
 		<-done
+		_, contents := messages(told)
+		for field := uint64(15); field < 18; field++ {
+			if (contents[0].integer(field) == 1) != (field == one.asked) {
+				t.Errorf("%+v: %+v", one, contents[0])
+			}
+		}
 		if one.code == 0 && err == nil {
 			continue
 		}
@@ -476,12 +773,15 @@ func TestSilenceTimeoutHasMinimum(t *testing.T) {
 // Changed answers are accepted or refused; nothing else happens.
 func TestChangedAnswersAreAcceptedOrRefused(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
-	c := opened(t, point("127.0.0.1:1"))
+	config := point("127.0.0.1:1")
+	config.OutOfStep, config.ChosenActions, config.EnvironmentParameters = true, true, true
+	c := opened(t, config)
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
 	ends := map[string]int{}
-	frames := [][]byte{pageWelcome[4:], pageActions[4:], part{}.bytes(3, part{}.doubles(1, []float64{1}))}
+	first := welcomed(part{}.integer(6, 1).integer(7, 1).integer(8, 1).text(9, "size").doubles(10, []float64{1}))
+	frames := [][]byte{first[4:], given(1, part{}.bytes(2, []byte{0}).doubles(3, []float64{2}))[4:], part{}.bytes(3, part{}.doubles(1, []float64{1}))}
 	for i := 0; i < 100000; i++ {
 		c.conn, c.limit, c.silence, c.broken = ours, 65536, time.Minute, i%16 == 0
 		kind := random.Intn(3)

@@ -3,6 +3,8 @@ package rlx
 import (
 	"encoding/binary"
 	"math"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -178,6 +180,49 @@ func (m message) double(number uint64) (v float64) {
 	return v
 }
 
+// integers returns a list of at most `most` integers, packed or not.
+func (m message) integers(number uint64, most int) (all []uint64, code Code) {
+	for _, f := range m {
+		if f.number == number && f.kind == 0 {
+			all = append(all, f.integer)
+		}
+		for rest := f.bytes; f.number == number && f.kind == 2 && len(rest) > 0 && len(all) <= most; {
+			v, size := binary.Uvarint(rest)
+			if size <= 0 {
+				return nil, Malformed
+			}
+			all, rest = append(all, v), rest[size:]
+		}
+		if len(all) > most {
+			return nil, InvalidValue
+		}
+	}
+	return all, 0
+}
+
+// doubles returns a list of n numbers from -1e30 to 1e30, packed or not.
+func (m message) doubles(number uint64, n int) (all []float64, code Code) {
+	for _, f := range m {
+		if f.number != number || (f.kind != 1 && f.kind != 2) {
+			continue
+		}
+		if len(f.bytes)%8 != 0 {
+			return nil, Malformed
+		}
+		for rest := f.bytes; len(rest) > 0; rest = rest[8:] {
+			v := math.Float64frombits(binary.LittleEndian.Uint64(rest))
+			if len(all) == n || !(math.Abs(v) <= 1e30) {
+				return nil, InvalidValue
+			}
+			all = append(all, v)
+		}
+	}
+	if len(all) != n {
+		return nil, InvalidValue
+	}
+	return all, 0
+}
+
 // text returns a text. It sets ok to false if it is not valid UTF-8.
 func (m message) text(number uint64, ok *bool) (text string) {
 	for _, one := range m.all(number) {
@@ -237,21 +282,12 @@ func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 	data := make([][]byte, len(leaves))
 	for i, l := range leaves {
 		array, ok := parse(arrays[i])
-		var shape []uint64
-		for _, f := range array {
-			if f.number == 2 && f.kind == 0 {
-				shape = append(shape, f.integer)
-			}
-			for rest := f.bytes; f.number == 2 && f.kind == 2 && len(rest) > 0; {
-				axis, size := binary.Uvarint(rest)
-				if size <= 0 || len(shape) > len(l.shape) {
-					return nil, InvalidValue
-				}
-				shape, rest = append(shape, axis), rest[size:]
-			}
-		}
 		if !ok {
 			return nil, Malformed
+		}
+		shape, code := array.integers(2, 1+len(l.shape))
+		if code != 0 {
+			return nil, code
 		}
 		if all := array.all(3); len(all) > 0 {
 			data[i] = append([]byte{}, all[len(all)-1]...) // a copy, because the buffer is reused
@@ -267,24 +303,23 @@ func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 	return data, 0
 }
 
-func readReturns(m message, n int) (all []float64, code Code) {
-	for _, f := range m {
-		if f.number != 1 || (f.kind != 1 && f.kind != 2) {
-			continue
-		}
-		if len(f.bytes)%8 != 0 {
+// readNames returns the names of parameters.
+func readNames(m message) (names []string, code Code) {
+	all, used := m.all(9), map[string]bool{}
+	if len(all) > 64 {
+		return nil, LimitExceeded
+	}
+	for _, one := range all {
+		name := string(one)
+		switch {
+		case !utf8.Valid(one):
 			return nil, Malformed
+		case len(name) > 256:
+			return nil, LimitExceeded
+		case name == "" || used[name] || strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0:
+			return nil, InvalidValue
 		}
-		for rest := f.bytes; len(rest) > 0; rest = rest[8:] {
-			v := math.Float64frombits(binary.LittleEndian.Uint64(rest))
-			if len(all) == n || !(math.Abs(v) <= 1e30) {
-				return nil, InvalidValue
-			}
-			all = append(all, v)
-		}
+		used[name], names = true, append(names, name)
 	}
-	if len(all) != n {
-		return nil, InvalidValue
-	}
-	return all, 0
+	return names, 0
 }

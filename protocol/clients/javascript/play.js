@@ -6,6 +6,8 @@ import { leavesOf } from "./src/space.js";
 
 const HABITS = ["", "disabled", "same_step", "next_step"];
 
+const bytes = (digits) => Buffer.from(digits === "-" ? "" : digits, "hex");
+
 /** The words of a command. */
 class Line {
   constructor(text) {
@@ -19,13 +21,8 @@ class Line {
   integer = () => Number(this.word());
   big = () => BigInt(this.word());
 
-  bytes() {
-    const digits = this.word();
-    return Buffer.from(digits === "-" ? "" : digits, "hex");
-  }
-
-  text = () => this.bytes().toString("utf8");
-  number = () => this.bytes().readDoubleBE();
+  text = () => bytes(this.word()).toString("utf8");
+  number = () => bytes(this.word()).readDoubleBE();
   many = (one) => Array.from({ length: this.integer() }, one);
 
   space = () => {
@@ -46,11 +43,16 @@ class Line {
     return digits === "-" ? undefined : Array.from(digits, (one) => one === "1");
   }
 
-  /** At most as many leaves as the observation has, or undefined at the end of the line. */
+  /** At most so many leaves, or undefined if there are none. */
   leaves(most = Infinity) {
-    const found = [];
-    while (found.length < most && this.words.length) found.push(new Uint8Array(this.bytes()).buffer);
+    const found = this.words.splice(0, most).map((digits) => new Uint8Array(bytes(digits)).buffer);
     return found.length ? found : undefined;
+  }
+
+  /** The final observation and the client's action, which are the last words. */
+  ending(chosen) {
+    const finalObservation = this.leaves(this.words.length - (chosen ? leavesOf(action).length : 0));
+    return { finalObservation, chosen, action: this.leaves() };
   }
 
   episodes() {
@@ -64,6 +66,7 @@ class Line {
 }
 
 const hex = (typed) => Buffer.from(typed.buffer, typed.byteOffset, typed.byteLength).toString("hex");
+const double = (value) => hex(Float64Array.of(value));
 
 /** The bits of numbers that came from float16. */
 function halves(values) {
@@ -76,45 +79,54 @@ let client;
 let action;
 let size;
 
-function show(actions) {
-  const bytes = (values, i) => {
+async function show(actions) {
+  const leaf = (values, i) => {
     if (Array.isArray(values)) return hex(BigInt64Array.from(values, BigInt));
     return hex(leavesOf(action)[i].space.dtype === "float16" ? halves(values) : values);
   };
-  console.log(`actions ${actions.map(bytes).join(" ")}`);
+  console.log(`actions ${actions.map(leaf).join(" ")}`);
+  await showParameters();
+}
+
+async function showParameters() {
+  if (!client.options.environmentParameters) return;
+  const found = Object.entries(await client.parameters());
+  const words = found.flatMap(([name, values]) => [Buffer.from(name).toString("hex"), ...values.map(double)]);
+  console.log(`parameters ${words.join(" ")}`);
 }
 
 const COMMANDS = {
   async connect(line) {
     const address = line.word();
     const [environments, mode, frameSkip] = [line.integer(), line.integer(), line.integer()];
-    const [reportsEpisodes, outOfStep] = [line.integer() === 1, line.integer() === 1];
+    const flags = ["reportsEpisodes", "outOfStep", "chosenActions", "environmentParameters"].map((name) => [name, line.integer() === 1]);
     const autoreset = line.many(() => HABITS[line.integer()]);
     const [environment, host, token, sessionId] = [line.text(), line.text(), line.text(), line.text()];
     const observation = line.space();
     action = line.space();
-    const names = { environment, host, token, sessionId, frameSkip, reportsEpisodes, outOfStep, retrySeconds: -1 };
+    const names = { environment, host, token, sessionId, frameSkip, ...Object.fromEntries(flags), retrySeconds: -1 };
     const options = { observation, action, environments, autoreset, mode: ["", "train", "exploit"][mode], ...names };
     client = new rlx.Client(address, options);
     await client.connect();
     console.log(`welcome ${Buffer.from(client.sessionId).toString("hex")} ${Buffer.from(client.algorithm).toString("hex")}`);
+    await showParameters();
   },
   async init(line) {
     const [partial, idle] = [line.mask(), line.mask()];
     const observation = line.leaves();
     size = observation.length;
-    show(await client.init(observation, { partial, idle }));
+    await show(await client.init(observation, { partial, idle }));
   },
   async step(line) {
     const [reward, terminated, truncated] = [line.many(line.number), line.mask(), line.mask()];
-    const [idle, episodes] = [line.mask(), line.episodes()];
-    const [observation, finalObservation] = [line.leaves(size), line.leaves(size)];
-    show(await client.step(reward, observation, { terminated, truncated, idle, finalObservation, episodes }));
+    const [idle, chosen, episodes] = [line.mask(), line.mask(), line.episodes()];
+    const observation = line.leaves(size);
+    await show(await client.step(reward, observation, { terminated, truncated, idle, episodes, ...line.ending(chosen) }));
   },
   async reset(line) {
-    const [reward, truncated, episodes] = [line.many(line.number), line.mask(), line.episodes()];
-    const returns = await client.reset(reward, { truncated, episodes, finalObservation: line.leaves() });
-    console.log(`returns ${returns.map((one) => hex(Float64Array.of(one))).join(" ")}`);
+    const [reward, truncated, chosen] = [line.many(line.number), line.mask(), line.mask()];
+    const returns = await client.reset(reward, { truncated, episodes: line.episodes(), ...line.ending(chosen) });
+    console.log(`returns ${returns.map(double).join(" ")}`);
   },
   async metric(line) {
     client.metric(line.text(), line.number());

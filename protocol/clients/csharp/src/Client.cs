@@ -77,6 +77,10 @@ namespace Rlx
         public bool ReportsEpisodes;
         /// <summary>Whether calls may mark environments as idle. The server and its algorithm must support it.</summary>
         public bool OutOfStep;
+        /// <summary>Whether outcomes may have actions that the client chose. The server and its algorithm must support it.</summary>
+        public bool ChosenActions;
+        /// <summary>Whether the server sets numbers for each episode: see Parameters. The server must support it.</summary>
+        public bool EnvironmentParameters;
         /// <summary>How long to retry after a failure, in seconds. Below 0: do not retry.</summary>
         public double RetrySeconds = 300;
         /// <summary>Called before each wait with the reason and the seconds.</summary>
@@ -103,6 +107,10 @@ namespace Rlx
         /// <summary>Rows of ended episodes, with SameStep. Required if an episode was truncated, also in Reset.</summary>
         public Array[] FinalObservation;
         public List<Episode> Episodes = new List<Episode>();
+        /// <summary>The environments that took an action of the client instead of the agent's. Requires ChosenActions.</summary>
+        public bool[] Chosen;
+        /// <summary>The leaves of the actions that the client chose. Other rows are ignored.</summary>
+        public Array[] Action;
     }
 
     /// <summary>
@@ -121,19 +129,21 @@ namespace Rlx
         private const int HandshakeBytes = 65536, Slice = 65536;
         private const string SpeaksGrpc = "this port speaks gRPC, like the ports of parameter and replay servers: "
             + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-        private const string LacksOutOfStep = "the server or its algorithm does not support environments out of step: "
-            + "use another algorithm, or do not set OutOfStep";
+        // The capabilities in the order of their fields on the wire, and the fields of Config that ask for them.
+        private static readonly string[] Capabilities = { "environments out of step", "actions of the client", "parameters of environments" };
+        private static readonly string[] Flags = { "OutOfStep", "ChosenActions", "EnvironmentParameters" };
         // The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
         private static readonly byte[] Settings = { 4, 0, 0, 0, 0, 0 };
 
         private readonly Config config;
         private readonly int n;
+        private readonly bool[] wanted;
         private readonly Leaf[] observation, action;
         private readonly HashSet<string> names = new HashSet<string>();
         private readonly Random random = new Random();
         private TcpClient tcp;
         private Stream stream;
-        private bool playing, answered, gone;
+        private bool playing, answered, gone, told; // told: whether the caller has this connection's parameters
         private RlxException lost, end;
         private int address, failures, from, to;
         private long limit, most;
@@ -141,8 +151,10 @@ namespace Rlx
         private Stopwatch since, left;
         private byte[] buffer = new byte[HandshakeBytes];
         private Part scalars = new Part();
-        private bool[] away, awayNext, first, hidden, hiddenFinal, cut;
+        private bool[] away, awayNext, first, hidden, hiddenFinal, hiddenAction, cut;
         private Array[] actions;
+        private string[] parameterNames = new string[0];
+        private double[] parameters;
         private double[] returns;
 
         /// <summary>The session id of the latest welcome.</summary>
@@ -156,6 +168,7 @@ namespace Rlx
         {
             this.config = config;
             n = config.Environments;
+            wanted = new[] { config.OutOfStep, config.ChosenActions, config.EnvironmentParameters };
             observation = config.Observation.Leaves();
             action = config.Action.Leaves();
             Session = config.SessionId;
@@ -170,6 +183,7 @@ namespace Rlx
             first = new bool[n];
             hidden = new bool[n];
             hiddenFinal = new bool[n];
+            hiddenAction = new bool[n];
             cut = new bool[n];
             limit = HandshakeBytes;
             Framed(Hello, HelloOf(true));
@@ -199,23 +213,39 @@ namespace Rlx
         }
 
         /// <summary>
+        /// Return the server's parameters for the next episode of each environment: N values for each name. Connects if
+        /// necessary. Call it before an environment begins an episode. Requires EnvironmentParameters.
+        /// </summary>
+        public Dictionary<string, double[]> Parameters()
+        {
+            if (!config.EnvironmentParameters) throw new ArgumentException("to receive parameters, set EnvironmentParameters to true");
+            Connect();
+            told = true;
+            int size = parameterNames.Length;
+            return Enumerable.Range(0, size).ToDictionary(at => parameterNames[at],
+                at => Enumerable.Range(0, n).Select(i => parameters[i * size + at]).ToArray());
+        }
+
+        /// <summary>
         /// Begin an episode in every environment and return the first actions. partial: null, or true where an episode
         /// continues. idle: null, or true where an environment is away and its observation void; requires OutOfStep.
+        /// All episodes are sent as partial if the server sets parameters, and they were not read since the client connected.
         /// </summary>
         public Array[] Init(Array[] observation, bool[] partial = null, bool[] idle = null)
         {
             if (playing) throw new ArgumentException("an episode is in progress: call Reset first");
             if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
-            CheckIdle(idle);
+            CheckMarks("idle", idle, config.OutOfStep, "OutOfStep");
             var absent = idle == null ? new bool[n] : (bool[])idle.Clone();
-            var content = new Part().Leaves(1, this.observation, Pack(observation, absent), n).Mask(2, partial).Mask(3, absent);
+            var seen = Pack(observation, absent);
             while (true)
             {
                 Connect();
                 try
                 {
                     Hear(0);
-                    Ask(InitKind, content, Actions);
+                    var continued = told || parameterNames.Length == 0 ? partial : Enumerable.Repeat(true, n).ToArray();
+                    Ask(InitKind, new Part().Leaves(1, this.observation, seen, n).Mask(2, continued).Mask(3, absent), Actions);
                     away = absent;
                     return actions;
                 }
@@ -236,7 +266,7 @@ namespace Rlx
             var content = new Part().Doubles(1, o.Reward).Leaves(2, observation, Pack(o.Observation, hidden), n);
             content.Mask(3, o.Terminated).Mask(4, cut);
             content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation, hiddenFinal), n);
-            content.Mask(6, first).Episodes(7, o.Episodes).Mask(8, o.Idle);
+            content.Mask(6, first).Episodes(7, o.Episodes).Mask(8, o.Idle).Mask(9, o.Chosen).Leaves(10, action, PackAction(o), n);
             Hear(0);
             Ask(StepKind, content, Actions);
             away = (bool[])awayNext.Clone();
@@ -249,6 +279,7 @@ namespace Rlx
             Check(o, false);
             var content = new Part().Doubles(1, o.Reward).Mask(2, cut);
             content.Leaves(3, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation), n).Episodes(4, o.Episodes);
+            content.Mask(5, o.Chosen).Leaves(6, action, PackAction(o), n);
             Hear(0);
             Ask(ResetKind, content, Returns);
             return returns;
@@ -437,8 +468,8 @@ namespace Rlx
                 if (kind == Ping || kind == Pong) return kind == Pong && due == Pong;
                 if (kind == 0 || kind != due) throw Mistake(3, "message " + kind + " is not allowed now");
                 if (kind == Welcome) ReadWelcome(m);
-                else if (kind == Actions) actions = m.Actions(action, n);
-                else returns = m.Returns(n);
+                else if (kind == Actions) ReadActions(m);
+                else returns = m.Doubles(1, n);
                 return true;
             }
             catch (WrongBytes e) { throw Mistake(e.Code, "invalid Protobuf, or a value outside the agreed range"); }
@@ -456,22 +487,43 @@ namespace Rlx
             if (m.Integer(1) != 1) throw new WrongBytes(4);
             if (!(idle > 0 && heartbeat > 0) || double.IsInfinity(idle + heartbeat)) throw new WrongBytes(Message.Value);
             if (!Regex.IsMatch(session, @"\A[A-Za-z0-9_-]{0,128}\z")) throw new WrongBytes(Message.Value);
-            if (Math.Max(seen, acted) > given) throw new WrongBytes(9);
-            bool supported = m.Integer(6) != 0;
-            if (supported && !config.OutOfStep) throw new WrongBytes(Message.Value);
-            if (config.OutOfStep && !supported)
+            if ((config.ChosenActions ? seen + acted : Math.Max(seen, acted)) > given) throw new WrongBytes(9);
+            var granted = wanted.Select((_, at) => m.Integer(6 + (uint)at) != 0).ToArray();
+            var found = m.ParameterNames();
+            var values = m.Doubles(10, n * found.Length);
+            if (wanted.Zip(granted, (asks, has) => has && !asks).Contains(true) || (found.Length > 0 && !granted[2]))
+                throw new WrongBytes(Message.Value);
+            int lacking = wanted.Zip(granted, (asks, has) => asks && !has).ToList().IndexOf(true);
+            if (lacking >= 0)
             {
-                SayBye("the welcome lacks out_of_step");
-                throw new RlxException(Meaning.Failed, UnsupportedSpace, Where + ": " + LacksOutOfStep);
+                SayBye(Capabilities[lacking] + " are not supported");
+                throw new RlxException(Meaning.Failed, UnsupportedSpace, Where + ": the server or its algorithm does not support "
+                    + Capabilities[lacking] + ": use another algorithm, or do not set " + Flags[lacking]);
             }
+            parameterNames = found;
+            parameters = values;
+            told = false;
             Session = session;
             Algorithm = algorithm;
             limit = given;
-            most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n); // the longest possible answer
+            most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n * (1 + found.Length)); // the longest possible answer
             nameBytes = limits.Integer(4);
             nameLimit = limits.Integer(5);
             names.Clear();
             Patience(Math.Max(5, Math.Min(3 * heartbeat, 1e6)));
+        }
+
+        // Read actions, and the parameters that they replace.
+        private void ReadActions(Message m)
+        {
+            int size = parameterNames.Length;
+            var places = m.Integers(2, n);
+            var values = m.Doubles(3, places.Count * size);
+            bool increasing = places.Zip(places.Skip(1), (one, next) => one < next).All(right => right);
+            if (!increasing || (places.Count > 0 && (places.Last() >= (ulong)n || !config.EnvironmentParameters)))
+                throw new WrongBytes(Message.Value);
+            actions = m.Actions(action, n);
+            for (int k = 0; k < places.Count; k++) Array.Copy(values, k * size, parameters, (int)places[k] * size, size);
         }
 
         // Process the server's last message: an error, the end of training, or a bye.
@@ -496,7 +548,8 @@ namespace Rlx
             string where = Where;
             int colon = where.LastIndexOf(':');
             string host = where.Substring(0, colon).Trim('[', ']');
-            limit = most = HandshakeBytes;
+            limit = HandshakeBytes;
+            most = HandshakeBytes + (config.EnvironmentParameters ? 2048L * n : 0);
             answered = false;
             var hello = Framed(Hello, HelloOf(true));
             bool welcomed = false;
@@ -555,7 +608,8 @@ namespace Rlx
             hello.Text(5, config.Environment).Text(6, config.Host).Integer(7, (ulong)config.FrameSkip);
             hello.Space(8, config.Observation, bounds).Space(9, config.Action).Integer(10, (ulong)n);
             hello.Packed(11, config.Autoreset.Select(habit => (long)habit)).Integer(12, (ulong)config.Mode).Text(13, Session);
-            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u).Integer(15, config.OutOfStep ? 1u : 0u);
+            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u);
+            for (uint at = 0; at < wanted.Length; at++) hello.Integer(15 + at, wanted[at] ? 1u : 0u);
             return bounds && hello.Length > HandshakeBytes - 4 ? HelloOf(false) : hello;
         }
 
@@ -586,20 +640,24 @@ namespace Rlx
             playing = due == Actions;
         }
 
-        // Pack an observation. The values of rows that are hidden are not checked.
-        private byte[][] Pack(Array[] leaves, bool[] hidden = null)
+        // Pack an observation or actions. The values of rows that are hidden are not checked.
+        private byte[][] Pack(Array[] leaves, bool[] hidden = null, bool isAction = false)
         {
-            if (leaves == null || leaves.Length != observation.Length)
-                throw new ArgumentException("an observation has " + observation.Length + " leaves");
-            return leaves.Select((leaf, i) => observation[i].Pack(leaf, n, hidden)).ToArray();
+            var form = isAction ? action : observation;
+            if (leaves == null || leaves.Length != form.Length)
+                throw new ArgumentException((isAction ? "an action has " : "an observation has ") + form.Length + " leaves");
+            return leaves.Select((leaf, i) => form[i].Pack(leaf, n, hidden, isAction)).ToArray();
         }
 
-        private void CheckIdle(bool[] idle)
+        // Pack the actions that the client chose, or return null if there are none.
+        private byte[][] PackAction(Outcome o) { return hiddenAction.Contains(false) ? Pack(o.Action, hiddenAction, true) : null; }
+
+        private void CheckMarks(string name, bool[] mask, bool allowed, string flag)
         {
-            if (idle == null) return;
-            if (idle.Length != n) throw new ArgumentException("idle has " + n + " entries");
-            int place = Array.IndexOf(idle, true);
-            if (place >= 0 && !config.OutOfStep) throw new ArgumentException("environment " + place + " is idle: set OutOfStep to true");
+            if (mask == null) return;
+            if (mask.Length != n) throw new ArgumentException(name + " has " + n + " entries");
+            int place = Array.IndexOf(mask, true);
+            if (place >= 0 && !allowed) throw new ArgumentException(name + " marks environment " + place + ": set " + flag + " to true");
         }
 
         // Check an outcome, and record the masks of its message.
@@ -609,7 +667,8 @@ namespace Rlx
             if (!playing) throw new ArgumentException("no episode is in progress: call Init first");
             if (o.Reward.Length != n || (o.Terminated ?? cut).Length != n || (o.Truncated ?? cut).Length != n)
                 throw new ArgumentException("rewards and masks have " + n + " entries");
-            if (stepping) CheckIdle(o.Idle);
+            if (stepping) CheckMarks("idle", o.Idle, config.OutOfStep, "OutOfStep");
+            CheckMarks("chosen", o.Chosen, config.ChosenActions, "ChosenActions");
             bool needed = false, allowed = !stepping;
             for (int i = 0; i < n; i++)
             {
@@ -620,11 +679,14 @@ namespace Rlx
                 first[i] = away[i] && !idle;
                 hidden[i] = idle && !(ended && Habit(i) == Autoreset.NextStep);
                 hiddenFinal[i] = !(ended && Habit(i) == Autoreset.SameStep);
+                hiddenAction[i] = o.Chosen == null || !o.Chosen[i];
                 awayNext[i] = ended ? idle || Habit(i) == Autoreset.NextStep : idle && away[i];
                 if (!(Math.Abs(o.Reward[i]) <= 1e15))
                     throw new ArgumentException("the reward of environment " + i + " is " + o.Reward[i] + "; it must be from -1e15 to 1e15");
                 if (stepping && ended && (Habit(i) == Autoreset.Disabled || away[i]))
                     throw new ArgumentException("the episode of environment " + i + " cannot end in this step");
+                if (!hiddenAction[i] && (first[i] || (idle && !ended)))
+                    throw new ArgumentException("chosen marks environment " + i + ", which took no action");
                 needed |= cut[i] && (!stepping || Habit(i) == Autoreset.SameStep);
                 allowed |= !hiddenFinal[i];
             }

@@ -100,15 +100,16 @@ namespace Rlx
         }
 
         /// <summary>The bytes of the numbers of n environments: an array of the dtype's type. The values of rows that are hidden are not checked.</summary>
-        internal byte[] Pack(Array numbers, int n, bool[] hidden = null)
+        internal byte[] Pack(Array numbers, int n, bool[] hidden = null, bool isAction = false)
         {
+            string what = "a leaf of the " + (isAction ? "action" : "observation");
             if (numbers.GetType().GetElementType() != Types[(int)Space.Dtype] || numbers.Length != n * Elements)
-                throw new ArgumentException("a leaf of the observation is " + numbers.GetType().Name + " of " + numbers.Length + "; "
+                throw new ArgumentException(what + " is " + numbers.GetType().Name + " of " + numbers.Length + "; "
                     + Types[(int)Space.Dtype].Name + " x " + n * Elements + " is due");
             var data = new byte[n * Size];
             Buffer.BlockCopy(numbers, 0, data, 0, data.Length); // little-endian machines only: Client checks
-            if (!Legal(data, n, false, hidden))
-                throw new ArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
+            if (!Legal(data, n, isAction, hidden))
+                throw new ArgumentException(what + " has a value that is NaN, infinite or outside the space");
             return data;
         }
 

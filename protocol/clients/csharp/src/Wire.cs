@@ -210,23 +210,36 @@ namespace Rlx
             return copy;
         }
 
-        internal string Text(uint number)
+        private static string Decoded(ArraySegment<byte> bytes)
         {
-            try { return Strict.GetString(Data(number)); }
+            try { return bytes.Array == null ? "" : Strict.GetString(bytes.Array, bytes.Offset, bytes.Count); }
             catch (ArgumentException) { throw new WrongBytes(Malformed); }
         }
 
-        // The shape of an array, packed or not, with at most one axis too many.
-        private List<ulong> Shape(int most)
+        internal string Text(uint number) { return Decoded(Last(number, 2).Bytes); }
+
+        /// <summary>The names of the parameters in a welcome.</summary>
+        internal string[] ParameterNames()
         {
-            var axes = new List<ulong>();
-            foreach (var f in Fields.Where(f => f.Number == 2))
+            var all = All(9);
+            if (all.Length > 64 || all.Any(one => one.Count > 256)) throw new WrongBytes(9);
+            var names = all.Select(Decoded).ToArray();
+            if (names.Distinct().Count() < names.Length || names.Any(name => name.Length == 0 || name.Any(char.IsControl)))
+                throw new WrongBytes(Value);
+            return names;
+        }
+
+        /// <summary>A list of integers, packed or not, with at most one too many.</summary>
+        internal List<ulong> Integers(uint number, int most)
+        {
+            var all = new List<ulong>();
+            foreach (var f in Fields.Where(f => f.Number == number))
             {
-                if (f.Kind == 0) axes.Add(f.Integer);
+                if (f.Kind == 0) all.Add(f.Integer);
                 int at = f.Bytes.Offset, end = at + f.Bytes.Count;
-                while (f.Kind == 2 && at < end && axes.Count <= most) axes.Add(Varint(f.Bytes.Array, ref at, end));
+                while (f.Kind == 2 && at < end && all.Count <= most) all.Add(Varint(f.Bytes.Array, ref at, end));
             }
-            return axes;
+            return all;
         }
 
         /// <summary>The leaves of actions.</summary>
@@ -239,22 +252,23 @@ namespace Rlx
                 var array = new Message(arrays[i]);
                 var due = new[] { (ulong)n }.Concat(leaf.Space.Shape.Select(axis => (ulong)axis));
                 var data = array.Data(3);
-                if (!array.Shape(leaf.Space.Shape.Length + 1).SequenceEqual(due) || array.Integer(1) != (ulong)leaf.Space.Dtype
+                if (!array.Integers(2, leaf.Space.Shape.Length + 1).SequenceEqual(due) || array.Integer(1) != (ulong)leaf.Space.Dtype
                     || !leaf.Legal(data, n, true)) throw new WrongBytes(Value);
                 return leaf.Unpack(data);
             }).ToArray();
         }
 
-        internal double[] Returns(int n)
+        /// <summary>A list of this many numbers from -1e30 to 1e30, packed or not.</summary>
+        internal double[] Doubles(uint number, int count)
         {
             var all = new List<double>();
-            foreach (var f in Fields.Where(f => f.Number == 1 && (f.Kind == 1 || f.Kind == 2)))
+            foreach (var f in Fields.Where(f => f.Number == number && (f.Kind == 1 || f.Kind == 2)))
             {
                 if (f.Bytes.Count % 8 != 0) throw new WrongBytes(Malformed);
-                for (int at = 0; at < f.Bytes.Count && all.Count <= n; at += 8)
+                for (int at = 0; at < f.Bytes.Count && all.Count <= count; at += 8)
                     all.Add(BitConverter.ToDouble(f.Bytes.Array, f.Bytes.Offset + at));
             }
-            if (all.Count != n || !all.All(v => Math.Abs(v) <= 1e30)) throw new WrongBytes(Value);
+            if (all.Count != count || !all.All(v => Math.Abs(v) <= 1e30)) throw new WrongBytes(Value);
             return all.ToArray();
         }
     }

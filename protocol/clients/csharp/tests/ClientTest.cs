@@ -5,6 +5,7 @@ using System.IO;
 using System.Linq;
 using System.Net;
 using System.Net.Sockets;
+using System.Text;
 using System.Threading;
 using Rlx;
 
@@ -19,12 +20,33 @@ public static class ClientTest
     private const string Full = "000000152213080b120466756c6c180121000000000000e83f";
     private const string Over = "000000062a0410c0c407";
     // A welcome with out_of_step, and actions of two environments.
-    private static readonly string Turns = Welcome.Replace("2c0a2a", "2e0a2c") + "3001";
+    private static readonly string Turns = With(Welcome, "3001");
     private static readonly string Two = "0000001b12190a1708091201021a10" + new string('0', 32);
+    // A welcome with out_of_step and chosen_actions, and actions of a number for each of two environments.
+    private static readonly string Taken = With(Turns, "3801");
+    private static readonly string Pushes = "0000001312110a0f080b1201021a08" + new string('0', 16);
+    private static readonly string Zeros = "000000141a120a10" + new string('0', 32);
+    // A welcome with environment_parameters: gravity is 1 and 3, size is 2 and 4.
+    private static readonly string Set = With(Welcome, "4001" + "4a0767726176697479" + "4a0473697a65" + Numbers(0x52, 1, 2, 3, 4));
     private static readonly Array[] Seen = { new float[] { 0, 0 } };
     // For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
     private const string Room = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
     private static readonly Array[] Large = { new byte[8000000] };
+
+    // A frame with more fields in its message, of less than 128 bytes.
+    private static string With(string frame, string fields)
+    {
+        int size = (frame.Length + fields.Length) / 2 - 6;
+        return (size + 2).ToString("x8") + frame.Substring(8, 2) + size.ToString("x2") + frame.Substring(12) + fields;
+    }
+
+    // A packed list of doubles in hexadecimal, with its tag.
+    private static string Numbers(int tag, params double[] numbers)
+    {
+        return tag.ToString("x2") + (8 * numbers.Length).ToString("x2") + string.Concat(numbers.Select(v => Hex(BitConverter.GetBytes(v))));
+    }
+
+    private static string Hex(IEnumerable<byte> data) { return string.Concat(data.Select(one => one.ToString("x2"))); }
 
     private static byte[] Unhex(string digits)
     {
@@ -53,7 +75,7 @@ public static class ClientTest
         {
             thread.Join();
             listener.Stop();
-            return string.Concat(told.Select(one => one.ToString("x2")));
+            return Hex(told);
         }
 
         private void Serve(object[] script)
@@ -236,12 +258,10 @@ public static class ClientTest
         };
     }
 
+    private static string Bits(float value) { return Hex(BitConverter.GetBytes(value)); }
+
     // The elements of a row in hexadecimal.
-    private static string Row(float value)
-    {
-        string one = string.Concat(BitConverter.GetBytes(value).Select(b => b.ToString("x2")));
-        return one + one;
-    }
+    private static string Row(float value) { return Bits(value) + Bits(value); }
 
     // Check that the server was told each of these pieces, in this order.
     private static void CheckOrder(string told, params string[] pieces)
@@ -276,7 +296,7 @@ public static class ClientTest
     private static void EnvironmentsThatLeaveHaveAnObservationWhereTheirModeHasIt()
     {
         const float none = float.NaN;
-        var server = new Server(new[] { Turns, Two, Two, Two, Two, "000000141a120a10" + new string('0', 32) });
+        var server = new Server(new[] { Turns, Two, Two, Two, Two, Zeros });
         using (var client = new Client(Players(Autoreset.NextStep, server.Address)))
         {
             client.Init(Rows(none, none), null, Mask("11"));
@@ -328,22 +348,188 @@ public static class ClientTest
         Check(Count(told, "60017801") == 1, "the hello of a client in step asks for out_of_step: " + told);
     }
 
-    private static void WelcomeMustAgreeOnOutOfStep()
+    private static void WelcomeMustAgreeOnCapabilities()
     {
-        foreach (bool asked in new[] { true, false })
-        {
-            var server = new Server(new[] { asked ? Welcome : Turns, Two });
-            var config = Players(Autoreset.Disabled, server.Address);
-            config.OutOfStep = asked;
-            config.RetrySeconds = 60;
-            using (var client = new Client(config))
+        var capabilities = new[] { "environments out of step", "actions of the client", "parameters of environments" };
+        for (int k = 0; k < 3; k++)
+            foreach (bool asked in new[] { true, false })
             {
-                var failed = Thrown(() => client.Init(Rows(1, 1)));
-                Check(failed.Meaning == Meaning.Failed && failed.Code == (asked ? 6u : 8u), failed);
-                Check(failed.Message.Contains("does not support environments out of step") == asked, failed);
+                var server = new Server(new[] { asked ? Welcome : With(Welcome, (0x30 + 8 * k).ToString("x2") + "01"), Two });
+                var config = Players(Autoreset.Disabled, server.Address);
+                config.OutOfStep = asked && k == 0;
+                config.ChosenActions = asked && k == 1;
+                config.EnvironmentParameters = asked && k == 2;
+                config.RetrySeconds = 60;
+                using (var client = new Client(config))
+                {
+                    var failed = Thrown(() => client.Init(Rows(1, 1)));
+                    Check(failed.Meaning == Meaning.Failed && failed.Code == (asked ? 6u : 8u), failed);
+                    Check(failed.Message.Contains("does not support " + capabilities[k]) == asked, failed);
+                }
+                string reason = Hex(Encoding.ASCII.GetBytes(capabilities[k] + " are not supported"));
+                Check(server.Told().Contains(reason) == asked, "the reason of the bye");
             }
-            string reason = string.Concat("the welcome lacks out_of_step".Select(one => ((int)one).ToString("x2")));
-            Check(server.Told().Contains(reason) == asked, "the reason of the bye");
+    }
+
+    // Each environment has one number as its action, from -1 to 1.
+    private static Config Pushers(Autoreset mode, string address)
+    {
+        var c = Players(mode, address);
+        c.Action = Space.Box(Dtype.Float32, new int[0], new[] { -1.0 }, new[] { 1.0 });
+        c.ChosenActions = true;
+        return c;
+    }
+
+    private static Outcome Choose(Outcome o, string chosen, params float[] actions)
+    {
+        o.Chosen = Mask(chosen);
+        o.Action = new Array[] { actions };
+        return o;
+    }
+
+    private static void ChosenActionsAreSent()
+    {
+        const float none = float.NaN;
+        const string form = "0f080b1201021a08";
+        var server = new Server(new[] { Taken, Pushes, Pushes, Pushes, Pushes, Pushes, Zeros });
+        using (var client = new Client(Pushers(Autoreset.SameStep, server.Address)))
+        {
+            client.Init(Rows(1, 1));
+            client.Step(Choose(Turn(Rows(2, none), "01"), "10", -1, none));
+            client.Step(Choose(Turn(Rows(3, 3)), "01", none, 1)); // the action was in progress while 1 was idle
+            client.Step(Choose(Turn(Rows(4, none), "01", "01"), "11", 0, 0.5f)); // 1 leaves
+            client.Step(Choose(Turn(Rows(5, 5)), "00", none, none));
+            client.Reset(Choose(Turn(null), "10", 0.25f, none));
+        }
+        string told = server.Told();
+        CheckOrder(told, "7801" + "800101", "42020001" + "4a020100" + "52" + form + Bits(-1) + Bits(none),
+            "4a020001" + "52" + form + Bits(none) + Bits(1), "42020001" + "4a020101" + "52" + form + Bits(0) + Bits(0.5f),
+            Row(5) + Row(5) + "32020001" + "000000", "2a020100" + "32" + form + Bits(0.25f) + Bits(none));
+        Check(Count(told, "4a020[01]0[01]") == 3, "an empty mask was sent: " + told);
+    }
+
+    private static void ChosenIsRefusedWhereItIsNotAllowed()
+    {
+        var server = new Server(new[] { Taken, Pushes, Pushes, Pushes, Pushes }, new[] { Turns, Pushes, Pushes });
+        var config = Pushers(Autoreset.NextStep, server.Address);
+        using (var client = new Client(config))
+        {
+            client.Init(Rows(1, 1));
+            foreach (string chosen in new[] { "1", "111" }) Refused(() => client.Step(Choose(Turn(Rows(2, 2)), chosen, 0, 0)));
+            foreach (float wrong in new[] { 1.5f, -1.5f, float.NaN }) Refused(() => client.Step(Choose(Turn(Rows(2, 2)), "01", 0, wrong)));
+            Refused(() => client.Step(Choose(Turn(Rows(2, 2)), "01", 0)));
+            foreach (var action in new[] { null, new Array[0], new Array[] { new double[2] } })
+            {
+                var o = Choose(Turn(Rows(2, 2)), "01");
+                o.Action = action;
+                Refused(() => client.Step(o));
+            }
+            Refused(() => client.Step(Choose(Turn(Rows(2, 2), "01"), "01", 0, 0))); // in progress
+            client.Step(Turn(Rows(2, 2), "00", "10"));
+            Refused(() => client.Step(Choose(Turn(Rows(3, 3)), "10", 0, 0))); // first
+            Refused(() => client.Step(Choose(Turn(Rows(3, 3), "10"), "10", 0, 0))); // away
+            Refused(() => client.Reset(Choose(Turn(null), "10", 0, 0)));
+            client.Step(Turn(Rows(3, 3)));
+        }
+        config.ChosenActions = false;
+        using (var client = new Client(config))
+        {
+            client.Init(Rows(1, 1));
+            Refused(() => client.Step(Choose(Turn(Rows(2, 2)), "01", 0, 0)));
+            Refused(() => client.Reset(Choose(Turn(null), "01", 0, 0)));
+            client.Step(Choose(Turn(Rows(2, 2)), "00", 0, 0));
+        }
+        string told = server.Told();
+        Check(Count(told, "(4a|2a)020[01]0[01]") == 0, "a refused action was sent: " + told);
+        Check(Count(told, "7801800101") == 1, "a hello without ChosenActions asks for it: " + told);
+    }
+
+    private static void LongestMessageWithActionsMustFit()
+    {
+        // 8 bytes of actions, and twice 16 of observations.
+        var server = new Server(new[] { Taken.Replace("08808040", "08a78000") });
+        using (var client = new Client(Pushers(Autoreset.SameStep, server.Address))) Check(Thrown(client.Connect).Code == 9, "39 bytes");
+        server.Told();
+    }
+
+    private static Config Worlds(string address)
+    {
+        var c = Players(Autoreset.SameStep, address);
+        c.OutOfStep = false;
+        c.EnvironmentParameters = true;
+        c.RetrySeconds = 60;
+        c.OnRetry = (reason, seconds) => { };
+        return c;
+    }
+
+    private static void CheckParameters(Client client, params double[] due)
+    {
+        var found = client.Parameters();
+        Check(found.Keys.SequenceEqual(new[] { "gravity", "size" }), string.Join(", ", found.Keys));
+        Check(found.SelectMany(one => one.Value).SequenceEqual(due), string.Join(", ", found.SelectMany(one => one.Value)));
+    }
+
+    private static void ParametersAreReadBeforeEpisodes()
+    {
+        const string partial = "12020101";
+        string changed = With(Two, "120101" + Numbers(0x1a, 5, 6));
+        var server = new Server(new[] { Set, changed, Two, Zeros, "" }, new[] { Set, Two, "" }, new[] { Set, Two, Zeros, Two });
+        using (var client = new Client(Worlds(server.Address)))
+        {
+            CheckParameters(client, 1, 3, 2, 4); // it connects
+            client.Init(Rows(1, 1));
+            CheckParameters(client, 1, 5, 2, 6);
+            client.Step(Turn(Rows(2, 2)));
+            client.Reset(Turn(null));
+            CheckParameters(client, 1, 5, 2, 6);
+            client.Init(Rows(3, 3)); // lost: the next connection has other parameters
+            Check(Thrown(() => client.Step(Turn(Rows(4, 4)))).Meaning == Meaning.Interrupted, "the loss");
+            CheckParameters(client, 1, 3, 2, 4);
+            client.Init(Rows(5, 5));
+            client.Reset(Turn(null));
+            client.Init(Rows(6, 6));
+        }
+        string told = server.Told();
+        CheckOrder(told, "6001" + "880101", Row(1) + Row(1), Row(3) + Row(3), Row(3) + Row(3) + partial, Row(5) + Row(5), Row(6) + Row(6));
+        Check(Count(told, partial) == 1, "other episodes are partial: " + told);
+        using (var client = new Client(Point("a:1"))) Refused(() => client.Parameters());
+    }
+
+    private static void NoParametersNeedNoReading()
+    {
+        var server = new Server(new[] { With(Welcome, "4001"), Two });
+        using (var client = new Client(Worlds(server.Address)))
+        {
+            client.Init(Rows(1, 1));
+            Check(client.Parameters().Count == 0, "there are none");
+        }
+        Check(!server.Told().Contains("12020101"), "the episodes are not partial");
+    }
+
+    private static void WrongParametersAreMistakesOfTheServer()
+    {
+        var names = new Dictionary<string, uint> { { "4a00", 8 }, { "4a01614a0161", 8 }, { "4a01614a0109", 8 }, { "4a01614a01ff", 1 } };
+        foreach (var wrong in names)
+        {
+            string values = Numbers(0x52, new double[wrong.Key.Length > 4 ? 4 : 2]);
+            var server = new Server(new[] { With(Welcome, "4001" + wrong.Key + values) });
+            using (var client = new Client(Worlds(server.Address)))
+                Check(Thrown(client.Connect).Code == wrong.Value, wrong.Key);
+            server.Told();
+        }
+        foreach (string wrong in new[] { "12020100" + Numbers(0x1a, 1, 2, 3, 4), "120102" + Numbers(0x1a, 1, 2), "120100" + Numbers(0x1a, 1),
+                                         "120100" + Numbers(0x1a, 1, double.NaN), Numbers(0x1a, 1) })
+        {
+            var server = new Server(new[] { Set, With(Two, wrong) });
+            using (var client = new Client(Worlds(server.Address)))
+                Check(Thrown(() => client.Init(Rows(1, 1))).Code == 8, wrong);
+            server.Told();
+        }
+        foreach (string wrong in new[] { "120100", Numbers(0x1a, 1) })
+        {
+            var server = new Server(new[] { Welcome, With(Actions, wrong) });
+            using (var client = new Client(Point(server.Address))) Check(Thrown(() => client.Init(Seen)).Code == 8, wrong);
+            server.Told();
         }
     }
 
@@ -493,7 +679,13 @@ public static class ClientTest
         PlayersTakeTurns();
         EnvironmentsThatLeaveHaveAnObservationWhereTheirModeHasIt();
         IdleIsRefusedWhereItIsNotAllowed();
-        WelcomeMustAgreeOnOutOfStep();
+        WelcomeMustAgreeOnCapabilities();
+        ChosenActionsAreSent();
+        ChosenIsRefusedWhereItIsNotAllowed();
+        LongestMessageWithActionsMustFit();
+        ParametersAreReadBeforeEpisodes();
+        NoParametersNeedNoReading();
+        WrongParametersAreMistakesOfTheServer();
         LongHelloOmitsBoundsOrIsRefused();
         LastMessageIsReportedBeforeAStep();
         LastMessageIsReportedWhenAWriteFails();

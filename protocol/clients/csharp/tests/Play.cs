@@ -11,6 +11,7 @@ public sealed class Play
     private Client client;
     private Leaf[] observation, action;
     private int n;
+    private bool hasParameters;
 
     private string Word() { return words.Dequeue(); }
 
@@ -69,8 +70,7 @@ public sealed class Play
         return digits == "-" ? null : digits.Select(one => one == '1').ToArray();
     }
 
-    // As many leaves as the observation has, or null at the end of the line.
-    private Array[] Leaves() { return words.Count == 0 ? null : observation.Select(leaf => leaf.Unpack(Bytes())).ToArray(); }
+    private Array[] Leaves(Leaf[] leaves) { return leaves.Select(leaf => leaf.Unpack(Bytes())).ToArray(); }
 
     private Outcome ReadOutcome(bool stepping)
     {
@@ -78,10 +78,12 @@ public sealed class Play
         if (stepping) o.Terminated = Mask();
         o.Truncated = Mask();
         if (stepping) o.Idle = Mask();
+        o.Chosen = Mask();
         foreach (var parts in Word().Split(',').Select(one => one.Split(':')).Where(parts => parts.Length == 3))
             o.Episodes.Add(new Episode { Environment = int.Parse(parts[0]), Return = Number(parts[1]), Length = int.Parse(parts[2]) });
-        if (stepping) o.Observation = Leaves();
-        o.FinalObservation = Leaves();
+        if (stepping) o.Observation = Leaves(observation);
+        if (words.Count > (o.Chosen == null ? 0 : action.Length)) o.FinalObservation = Leaves(observation);
+        if (o.Chosen != null) o.Action = Leaves(action);
         return o;
     }
 
@@ -91,6 +93,8 @@ public sealed class Play
         c.FrameSkip = (int)Integer();
         c.ReportsEpisodes = Integer() != 0;
         c.OutOfStep = Integer() != 0;
+        c.ChosenActions = Integer() != 0;
+        c.EnvironmentParameters = hasParameters = Integer() != 0;
         c.Autoreset = Many(() => (Autoreset)Integer());
         c.Environment = Text();
         c.Host = Text();
@@ -102,14 +106,26 @@ public sealed class Play
         action = c.Action.Leaves();
         client = new Client(c);
         client.Connect();
-        Console.WriteLine("welcome {0} {1}", Hex(Encoding.UTF8.GetBytes(client.Session)), Hex(Encoding.UTF8.GetBytes(client.Algorithm)));
+        Console.WriteLine("welcome {0} {1}", Hex(client.Session), Hex(client.Algorithm));
+        ShowParameters();
     }
 
     private static string Hex(byte[] data) { return string.Concat(data.Select(one => one.ToString("x2"))); }
 
+    private static string Hex(string text) { return Hex(Encoding.UTF8.GetBytes(text)); }
+
+    private static string Hex(double[] numbers) { return string.Join(" ", numbers.Select(one => Hex(BitConverter.GetBytes(one)))); }
+
+    private void ShowParameters()
+    {
+        if (!hasParameters) return;
+        Console.WriteLine("parameters " + string.Join(" ", client.Parameters().Select(one => Hex(one.Key) + " " + Hex(one.Value))));
+    }
+
     private void Show(Array[] actions)
     {
         Console.WriteLine("actions " + string.Join(" ", actions.Select((leaf, i) => Hex(action[i].Pack(leaf, n)))));
+        ShowParameters();
     }
 
     private void Perform(string command)
@@ -123,11 +139,11 @@ public sealed class Play
                 break;
             case "init":
                 bool[] partial = Mask(), idle = Mask();
-                Show(client.Init(Leaves(), partial, idle));
+                Show(client.Init(Leaves(observation), partial, idle));
                 break;
             case "step": Show(client.Step(ReadOutcome(true))); break;
             case "reset":
-                Console.WriteLine("returns " + string.Join(" ", client.Reset(ReadOutcome(false)).Select(one => Hex(BitConverter.GetBytes(one)))));
+                Console.WriteLine("returns " + Hex(client.Reset(ReadOutcome(false))));
                 break;
             default:
                 client.Alive();

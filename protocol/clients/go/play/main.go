@@ -102,7 +102,7 @@ func (l *line) mask() []bool {
 	return mask
 }
 
-// leaves returns as many leaves as the observation has, or none at the end of the line.
+// leaves returns n leaves, or none at the end of the line.
 func (l *line) leaves(n int) (all [][]byte) {
 	for ; len(*l) > 0 && n > 0; n-- {
 		all = append(all, l.bytes())
@@ -110,7 +110,7 @@ func (l *line) leaves(n int) (all [][]byte) {
 	return all
 }
 
-func (l *line) outcome(leaves int, stepping bool) (o rlx.Outcome) {
+func (p *player) outcome(l *line, stepping bool) (o rlx.Outcome) {
 	o.Reward = l.numbers()
 	if stepping {
 		o.Terminated = l.mask()
@@ -119,6 +119,7 @@ func (l *line) outcome(leaves int, stepping bool) (o rlx.Outcome) {
 	if stepping {
 		o.Idle = l.mask()
 	}
+	o.Chosen = l.mask()
 	if episodes := l.word(); episodes != "-" {
 		for _, one := range strings.Split(episodes, ",") {
 			parts := strings.Split(one, ":")
@@ -130,9 +131,14 @@ func (l *line) outcome(leaves int, stepping bool) (o rlx.Outcome) {
 		}
 	}
 	if stepping {
-		o.Observation = l.leaves(leaves)
+		o.Observation = l.leaves(p.observation)
 	}
-	o.FinalObservation = l.leaves(leaves)
+	if o.Chosen != nil {
+		last := len(*l) - p.action
+		action := (*l)[last:]
+		o.Action, *l = action.leaves(p.action), (*l)[:last]
+	}
+	o.FinalObservation = l.leaves(p.observation)
 	return o
 }
 
@@ -143,76 +149,105 @@ func check(err error) {
 	}
 }
 
-func connect(l *line) (*rlx.Client, error) {
+// A player has the client of the commands, and the numbers of leaves of its observations and its actions.
+type player struct {
+	client              *rlx.Client
+	parameters          bool
+	observation, action int
+}
+
+func (p *player) connect(l *line) (err error) {
 	c := rlx.Config{Addresses: []string{l.word()}, Environments: int(l.integer()), Mode: rlx.Mode(l.integer()), Retry: -1}
 	c.FrameSkip, c.ReportsEpisodes, c.OutOfStep = int(l.integer()), l.integer() != 0, l.integer() != 0
+	c.ChosenActions, c.EnvironmentParameters = l.integer() != 0, l.integer() != 0
 	c.Autoreset = integers[rlx.Autoreset](l)
 	c.Environment, c.Host, c.Token, c.SessionID = string(l.bytes()), string(l.bytes()), string(l.bytes()), string(l.bytes())
 	c.Observation = l.space()
 	c.Action = l.space()
-	client, err := rlx.New(c)
+	p.client, err = rlx.New(c)
 	check(err)
-	if err = client.Connect(); err == nil {
-		fmt.Printf("welcome %x %x\n", client.Session, client.Algorithm)
+	p.parameters = c.EnvironmentParameters
+	if err = p.client.Connect(); err == nil {
+		fmt.Printf("welcome %x %x\n", p.client.Session, p.client.Algorithm)
+		p.printParameters()
 	}
-	return client, err
+	return err
 }
 
-func perform(client **rlx.Client, leaves *int, l line) (err error) {
+func (p *player) printParameters() {
+	if !p.parameters {
+		return
+	}
+	all, err := p.client.Parameters()
+	check(err)
+	fmt.Print("parameters")
+	for _, name := range p.client.ParameterNames {
+		fmt.Printf(" %x", name)
+		printNumbers(all[name])
+	}
+	fmt.Println()
+}
+
+func printNumbers(numbers []float64) {
+	for _, one := range numbers {
+		fmt.Printf(" %x", rlx.Bytes([]float64{one}))
+	}
+}
+
+func (p *player) perform(l line) (err error) {
 	var actions [][]byte
 	switch command := l.word(); command {
 	case "connect":
-		*client, err = connect(&l)
+		err = p.connect(&l)
 	case "metric":
 		name := string(l.bytes())
-		err = (*client).Metric(name, number(l.word()))
+		err = p.client.Metric(name, number(l.word()))
 	case "ping":
-		if err = (*client).Alive(); err == nil {
+		if err = p.client.Alive(); err == nil {
 			fmt.Println("pong")
 		}
 	case "init":
 		partial := l.mask()
 		idle := l.mask()
-		*leaves = len(l)
-		actions, err = (*client).InitIdle(l.leaves(len(l)), partial, idle)
+		p.observation = len(l)
+		actions, err = p.client.InitIdle(l.leaves(len(l)), partial, idle)
 	case "step":
-		actions, err = (*client).Step(l.outcome(*leaves, true))
+		actions, err = p.client.Step(p.outcome(&l, true))
 	case "reset":
 		var returns []float64
-		if returns, err = (*client).Reset(l.outcome(*leaves, false)); err == nil {
+		if returns, err = p.client.Reset(p.outcome(&l, false)); err == nil {
 			fmt.Print("returns")
-			for _, one := range returns {
-				fmt.Printf(" %x", rlx.Bytes([]float64{one}))
-			}
+			printNumbers(returns)
 			fmt.Println()
 		}
 	}
 	if err == nil && actions != nil {
+		p.action = len(actions)
 		fmt.Print("actions")
 		for _, leaf := range actions {
 			fmt.Printf(" %x", leaf)
 		}
 		fmt.Println()
+		p.printParameters()
 	}
 	return err
 }
 
 func main() {
-	var client *rlx.Client
-	var leaves int
+	var p player
 	over := false // after a connection has ended, other commands are skipped
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
 		if lines.Text() == "end" {
-			client.Close()
+			p.client.Close()
 			over = false
 			fmt.Println("end")
 		}
 		if over || lines.Text() == "end" {
 			continue
 		}
-		err := perform(&client, &leaves, strings.Fields(lines.Text()))
+		err := p.perform(strings.Fields(lines.Text()))
 		var wrong *rlx.Error
 		if err == nil || !errors.As(err, &wrong) {
 			check(err)

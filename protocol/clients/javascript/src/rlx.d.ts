@@ -36,6 +36,8 @@ export type LeafOut =
 /** One leaf for each elementary space. Leaves of a dict are in the order of its keys. */
 export type Observation = readonly LeafIn[];
 export type Actions = LeafOut[];
+/** Actions that the client chose, in the form of an observation. */
+export type OwnActions = readonly LeafIn[];
 export type Mask = ArrayLike<boolean | number>;
 export type Autoreset = "disabled" | "same_step" | "next_step";
 
@@ -66,6 +68,10 @@ export interface Options {
   reportsEpisodes?: boolean;
   /** Whether calls may mark environments as idle. The server and its algorithm must support it. */
   outOfStep?: boolean;
+  /** Whether calls may have actions that the client chose. The server and its algorithm must support it. */
+  chosenActions?: boolean;
+  /** Whether the server sets parameters of the environments. The server must support it. */
+  environmentParameters?: boolean;
   /** How long to retry after a failure, in seconds. The default is 300; Infinity retries without end. */
   retrySeconds?: number;
   /** Called before each wait with the reason and the seconds. The default calls console.warn. */
@@ -93,21 +99,41 @@ export class Client {
   readonly sessionId: string;
   readonly algorithm: string;
   connect(): Promise<void>;
+  /**
+   * Resolves to the parameters of each environment's next episode: a value for each environment, by name. Connects if
+   * there is no connection. Read them before an environment begins an episode. Needs environmentParameters.
+   */
+  parameters(): Promise<Record<string, number[]>>;
   /** `partial`: true where an episode continues. `idle`: true where an environment is away and its observation void. */
   init(observation: Observation, more?: { partial?: Mask; idle?: Mask }): Promise<Actions>;
   /**
    * `finalObservation`: rows of ended episodes, with same_step. Required if an episode was truncated. `idle`: the
-   * environments that want no action, with outOfStep.
+   * environments that want no action, with outOfStep. `chosen`, `action`: which environments took another action than
+   * the agent's, and these actions, with chosenActions; other rows of `action` are ignored.
    */
   step(
     reward: ArrayLike<number>,
     observation: Observation,
-    more?: { terminated?: Mask; truncated?: Mask; idle?: Mask; finalObservation?: Observation; episodes?: readonly Episode[] },
+    more?: {
+      terminated?: Mask;
+      truncated?: Mask;
+      idle?: Mask;
+      finalObservation?: Observation;
+      episodes?: readonly Episode[];
+      chosen?: Mask;
+      action?: OwnActions;
+    },
   ): Promise<Actions>;
-  /** Resolves to the returns. `finalObservation` is required if an episode is truncated. */
+  /** Resolves to the returns. `finalObservation` is required if an episode is truncated. `chosen`, `action`: as in step. */
   reset(
     reward: ArrayLike<number>,
-    more?: { truncated?: Mask; finalObservation?: Observation; episodes?: readonly Episode[] },
+    more?: {
+      truncated?: Mask;
+      finalObservation?: Observation;
+      episodes?: readonly Episode[];
+      chosen?: Mask;
+      action?: OwnActions;
+    },
   ): Promise<number[]>;
   /** Returns whether the scalar will be sent with the next message. */
   metric(name: string, value: number): boolean;

@@ -15,11 +15,15 @@ const HABITS = { disabled: 1, same_step: 2, next_step: 3 };
 const MODES = { train: 1, exploit: 2 };
 const OPTIONS = [
   ...["observation", "action", "environments", "autoreset", "mode", "token", "environment", "host", "sessionId", "frameSkip"],
-  ...["reportsEpisodes", "outOfStep", "retrySeconds", "onRetry", "tls"],
+  ...["reportsEpisodes", "outOfStep", "chosenActions", "environmentParameters", "retrySeconds", "onRetry", "tls"],
 ];
+// options, with their fields of the hello and of the welcome
+const CAPABILITIES = {
+  outOfStep: [15, 6, "environments out of step"],
+  chosenActions: [16, 7, "actions of the client"],
+  environmentParameters: [17, 8, "parameters of environments"],
+};
 const UNSUPPORTED_SPACE = 6;
-const LACKS_OUT_OF_STEP =
-  "the server or its algorithm does not support environments out of step: use another algorithm, or do not set outOfStep";
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
@@ -72,6 +76,9 @@ export class Client {
   #scalars = [];
   #playing = false;
   #away; // the environments between two episodes
+  #names = []; // of the server's parameters
+  #parameters = []; // of the next episode of each environment
+  #informed = false; // the caller has the parameters of this connection
   #timer;
 
   constructor(addresses, options) {
@@ -101,6 +108,16 @@ export class Client {
     await this.#alone(() => this.#connect());
   }
 
+  /** Return the server's parameters for the next episode: by name, a value for each environment. Connects if necessary. */
+  async parameters() {
+    if (!this.options.environmentParameters) throw new RangeError("parameters need the option environmentParameters: true");
+    return this.#alone(async () => {
+      await this.#connect();
+      this.#informed = true;
+      return Object.fromEntries(this.#names.map((name, i) => [name, this.#parameters.map((values) => values[i])]));
+    });
+  }
+
   /** Begin an episode in every environment and return the first actions. */
   async init(observation, more = {}) {
     checkOptions("init", more, ["partial", "idle"]);
@@ -108,10 +125,12 @@ export class Client {
     return this.#alone(async () => {
       if (this.#playing && this.#line) throw new RangeError("an episode is in progress: call reset first");
       this.#sized({ partial, idle });
-      const away = this.#idle(idle);
-      const content = wire.join([this.#leaves(1, observation, away), wire.mask(2, partial), wire.mask(3, away)]);
+      const away = this.#marked(idle, "outOfStep", "idle");
+      const leaves = this.#leaves(1, observation, away);
       for (;;) {
         await this.#connect();
+        const unknown = this.#names.length > 0 && !this.#informed; // the server does not know these parameters
+        const content = wire.join([leaves, wire.mask(2, unknown ? this.#all(() => true) : partial), wire.mask(3, away)]);
         try {
           const actions = await this.#ask(INIT, content, ACTIONS);
           this.#away = away;
@@ -125,16 +144,17 @@ export class Client {
 
   /** Send the outcome of the last actions and return the next actions. */
   async step(reward, observation, more = {}) {
-    checkOptions("step", more, ["terminated", "truncated", "idle", "finalObservation", "episodes"]);
-    const { terminated, finalObservation, episodes = [] } = more;
+    checkOptions("step", more, ["terminated", "truncated", "idle", "finalObservation", "episodes", "chosen", "action"]);
+    const { terminated, finalObservation, episodes = [], action } = more;
     return this.#alone(async () => {
-      const { ended, cut, idle } = this.#check(reward, more, true);
+      const { ended, cut, idle, chosen } = this.#check(reward, more, true);
       const [same, next] = [HABITS.same_step, HABITS.next_step].map((mode) => this.habitOf.map((habit) => habit === mode));
       const hidden = idle.map((one, i) => one && !(ended[i] && next[i])); // a NEXT_STEP episode ends with its observation
       const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation, hidden)];
       content.push(wire.mask(3, terminated && Array.from(terminated)), wire.mask(4, cut));
       if (finalObservation) content.push(this.#leaves(5, finalObservation, ended.map((over, i) => !(over && same[i]))));
       content.push(wire.mask(6, this.#away.map((one, i) => one && !idle[i])), this.#episodes(7, episodes), wire.mask(8, idle));
+      content.push(this.#chosen(9, chosen, action));
       const actions = await this.#ask(STEP, wire.join(content), ACTIONS);
       this.#away = this.#away.map((one, i) => (ended[i] ? idle[i] || next[i] : one && idle[i]));
       return actions;
@@ -143,13 +163,13 @@ export class Client {
 
   /** End the episode of every environment and return their returns. */
   async reset(reward, more = {}) {
-    checkOptions("reset", more, ["truncated", "finalObservation", "episodes"]);
-    const { finalObservation, episodes = [] } = more;
+    checkOptions("reset", more, ["truncated", "finalObservation", "episodes", "chosen", "action"]);
+    const { finalObservation, episodes = [], action } = more;
     return this.#alone(async () => {
-      const { cut } = this.#check(reward, more, false);
+      const { cut, chosen } = this.#check(reward, more, false);
       const content = [wire.doubles(1, Array.from(reward)), wire.mask(2, cut)];
       if (finalObservation) content.push(this.#leaves(3, finalObservation));
-      content.push(this.#episodes(4, episodes));
+      content.push(this.#episodes(4, episodes), this.#chosen(5, chosen, action));
       return this.#ask(RESET, wire.join(content), RETURNS);
     });
   }
@@ -238,7 +258,8 @@ export class Client {
   /** Connect to the current address once. */
   async #attempt() {
     const address = this.#where;
-    [this.limit, this.room, this.silence] = [HANDSHAKE_BYTES, HANDSHAKE_BYTES, QUIET_SECONDS];
+    [this.limit, this.silence] = [HANDSHAKE_BYTES, QUIET_SECONDS];
+    this.room = HANDSHAKE_BYTES + (this.options.environmentParameters ? 2048 * this.count : 0);
     [this.answered, this.names] = [false, undefined];
     const hello = this.#hello();
     try {
@@ -257,7 +278,7 @@ export class Client {
 
   /** Bounds of observations are left out if the hello would be too long (section 6). */
   #hello(observation = this.options.observation) {
-    const { environment, host, token, frameSkip, reportsEpisodes, outOfStep, action } = this.options;
+    const { environment, host, token, frameSkip, reportsEpisodes, action } = this.options;
     const hello = wire.join([
       wire.integer(1, 1),
       wire.text(2, "relaax-javascript"),
@@ -273,7 +294,7 @@ export class Client {
       wire.integer(12, this.mode),
       wire.text(13, this.sessionId),
       wire.integer(14, reportsEpisodes ? 1 : 0),
-      wire.integer(15, outOfStep ? 1 : 0),
+      ...Object.entries(CAPABILITIES).map(([option, [field]]) => wire.integer(field, this.options[option] ? 1 : 0)),
     ]);
     if (hello.length <= HANDSHAKE_BYTES - 8) return hello;
     if (observation === this.options.observation) return this.#hello(unbounded(observation));
@@ -355,7 +376,20 @@ export class Client {
     if (kind === PONG) return due === PONG || undefined;
     if (kind !== due) throw new wire.Wrong(3, `message ${kind} is not allowed now`);
     if (due === WELCOME) return this.#welcome(message);
-    return due === ACTIONS ? wire.readActions(message, this.action, this.count) : wire.readReturns(message, this.count);
+    if (due === RETURNS) return wire.readNumbers(message, 1, this.count);
+    const actions = wire.readActions(message, this.action, this.count);
+    const environments = wire.readParametersOf(message, this.count);
+    if (environments.length && !this.options.environmentParameters)
+      throw new wire.Wrong(wire.VALUE, "parameters, but no environment_parameters in the welcome");
+    this.#replace(environments, message, 3);
+    return actions;
+  }
+
+  /** Read the new parameters of some environments. */
+  #replace(environments, message, field) {
+    const count = this.#names.length;
+    const values = wire.readNumbers(message, field, environments.length * count);
+    environments.forEach((at, i) => (this.#parameters[at] = values.slice(i * count, (i + 1) * count)));
   }
 
   #welcome(message) {
@@ -369,20 +403,37 @@ export class Client {
     if (!/^[\w-]{0,128}$/.test(session)) throw new wire.Wrong(wire.VALUE, "an invalid session id");
     const bytes = (leaves) => leaves.reduce((sum, leaf) => sum + leaf.size, 0) * this.count;
     const twice = this.habits.includes(HABITS.same_step) ? 2 : 1;
-    if (Math.max(twice * bytes(this.observation), bytes(this.action)) > most)
-      throw new wire.Wrong(9, "a max_frame_bytes that is too small for these spaces");
-    const supported = Boolean(wire.readInteger(message, 6));
-    if (supported && !this.options.outOfStep) throw new wire.Wrong(wire.VALUE, "a welcome with out_of_step, which the hello lacks");
-    if (this.options.outOfStep && !supported) {
-      this.#sayBye("the welcome lacks out_of_step");
-      this.#fail(`${this.#where}: ${LACKS_OUT_OF_STEP}`, UNSUPPORTED_SPACE);
-    }
-    const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; longer frames are refused
+    const own = this.options.chosenActions ? bytes(this.action) : 0; // in a step
+    if (Math.max(twice * bytes(this.observation) + own, bytes(this.action)) > most)
+      throw new wire.Wrong(wire.LIMIT, "a max_frame_bytes that is too small for these spaces");
+    this.#agree(message);
+    const each = 16 + 9 * this.#names.length; // bytes for an environment, without its action
+    const needed = bytes(this.action) + each * this.count + 512 * this.action.length; // of any answer; longer frames are refused
     [this.limit, this.room] = [most, Math.min(most, Math.max(needed, HANDSHAKE_BYTES))];
     [this.sessionId, this.algorithm, this.idle] = [session, algorithm, idle];
     this.silence = Math.max(3 * heartbeat, LEAST_SILENCE);
     [this.nameBytes, this.nameLimit, this.names] = [wire.readUint32(limits, 4), wire.readUint32(limits, 5), new Set()];
     return true;
+  }
+
+  /** Check the capabilities of a welcome, and read its parameters. */
+  #agree(message) {
+    const granted = {};
+    for (const [option, [, field, what]] of Object.entries(CAPABILITIES)) {
+      granted[option] = Boolean(wire.readInteger(message, field));
+      if (granted[option] && !this.options[option]) throw new wire.Wrong(wire.VALUE, `a welcome with ${what}, which the hello lacks`);
+    }
+    this.#names = wire.readNames(message);
+    if (this.#names.length && !granted.environmentParameters)
+      throw new wire.Wrong(wire.VALUE, "names of parameters, but no environment_parameters");
+    this.#replace(this.#all((i) => i), message, 10);
+    this.#informed = false;
+    const lacking = Object.keys(CAPABILITIES).find((option) => this.options[option] && !granted[option]);
+    if (!lacking) return;
+    const [, , what] = CAPABILITIES[lacking];
+    this.#sayBye(`the welcome lacks ${what}`);
+    const sentence = `the server or its algorithm does not support ${what}: use another algorithm, or do not set ${lacking}`;
+    this.#fail(`${this.#where}: ${sentence}`, UNSUPPORTED_SPACE);
   }
 
   /** Process the server's last message: an error, the end of training, or a bye. */
@@ -447,20 +498,27 @@ export class Client {
     this.#scalars = [];
   }
 
-  /** The values of rows that are `hidden` are not checked. */
-  #pack(observation, hidden) {
-    const count = this.observation.length;
-    if (!Array.isArray(observation) || observation.length !== count) {
-      const given = Array.isArray(observation) ? `a list of ${observation.length}` : `${observation}`;
+  /** The values of rows that are `hidden` are not checked. `what`: "observation" or "action". */
+  #pack(values, hidden, what) {
+    const count = this[what].length;
+    if (!Array.isArray(values) || values.length !== count) {
+      const given = Array.isArray(values) ? `a list of ${values.length}` : `${values}`;
       const way = count === 1 ? "one list in a list: [[...]], with the numbers of all environments" : `a list of ${count} lists, one for each elementary space`;
-      throw new RangeError(`an observation of this space is ${way}; not ${given}`);
+      throw new RangeError(`an ${what} of this space is ${way}; not ${given}`);
     }
-    const name = (i) => (count === 1 ? "the observation" : `array ${i} of the observation`);
-    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count, name(i), hidden));
+    const name = (i) => (count === 1 ? `the ${what}` : `array ${i} of the ${what}`);
+    return this[what].map((leaf, i) => leaf.pack(values[i], this.count, name(i), hidden, what === "action"));
   }
 
-  #leaves(field, observation, hidden) {
-    return wire.arrays(field, this.observation, this.#pack(observation, hidden), this.count);
+  #leaves(field, values, hidden, what = "observation") {
+    return wire.arrays(field, this[what], this.#pack(values, hidden, what), this.count);
+  }
+
+  /** The fields `chosen` and `action`. */
+  #chosen(field, chosen, action) {
+    if (!chosen.includes(true)) return [];
+    const hidden = chosen.map((one) => !one);
+    return wire.join([wire.mask(field, chosen), this.#leaves(field + 1, action, hidden, "action")]);
   }
 
   #episodes(field, episodes) {
@@ -477,25 +535,31 @@ export class Client {
     throw new RangeError(`${name} is a list of ${this.count}, an entry for each environment: [...]; not ${given}`);
   }
 
-  /** The mask of idle environments. */
-  #idle(given) {
-    const idle = this.#all((i) => !!given?.[i]);
-    if (!this.options.outOfStep && idle.includes(true))
-      throw new RangeError(`environment ${idle.indexOf(true)} is idle: use the option outOfStep: true`);
-    return idle;
+  /** A mask that needs an option. */
+  #marked(given, option, name) {
+    const mask = this.#all((i) => !!given?.[i]);
+    if (!this.options[option] && mask.includes(true))
+      throw new RangeError(`environment ${mask.indexOf(true)} is ${name}: use the option ${option}: true`);
+    return mask;
   }
 
-  /** Check an outcome. Returns masks: which episodes end, which of these are truncated, and which environments are idle. */
-  #check(reward, { terminated, truncated, idle: resting, finalObservation: final, episodes = [] }, stepping) {
+  /**
+   * Check an outcome. Returns masks: which episodes end, which of these are truncated, which environments are idle, and
+   * which took an action that the client chose.
+   */
+  #check(reward, { terminated, truncated, idle: resting, chosen: taken, finalObservation: final, episodes = [] }, stepping) {
     this.#overhear();
     if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: call init to connect");
     if (!this.#playing) throw new RangeError("no episode is in progress: call init first");
-    this.#sized({ reward: reward ?? null, terminated, truncated, idle: resting });
-    const idle = this.#idle(resting);
+    this.#sized({ reward: reward ?? null, terminated, truncated, idle: resting, chosen: taken });
+    const idle = this.#marked(resting, "outOfStep", "idle");
+    const chosen = this.#marked(taken, "chosenActions", "chosen");
     const wrong = Array.from(reward).findIndex((one) => !(typeof one === "number" && Math.abs(one) <= 1e15));
     if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; it must be from -1e15 to 1e15`);
     const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#away[i]));
     const ended = cut.map((one, i) => one || !!terminated?.[i]);
+    const still = chosen.findIndex((one, i) => one && (this.#away[i] || (idle[i] && !ended[i])));
+    if (still >= 0) throw new RangeError(`environment ${still} is chosen, but it took no action`);
     const same = this.habitOf.map((habit) => habit === HABITS.same_step);
     if (stepping) {
       const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#away[i]));
@@ -513,6 +577,6 @@ export class Client {
     const twice = new Set(episodes.map((one) => one.environment)).size < episodes.length;
     if (twice || (episodes.length && !this.options.reportsEpisodes) || !episodes.every(right))
       throw new RangeError("episodes: at most one for each environment, and only with reportsEpisodes");
-    return { ended, cut, idle };
+    return { ended, cut, idle, chosen };
   }
 }

@@ -128,9 +128,9 @@ export class Leaf {
 
   /**
    * The bytes of a value for `count` environments; errors call it `name`. The values of rows that are `hidden` are not
-   * checked. Raises RangeError.
+   * checked. `bounds`: whether a box must respect its bounds. Raises RangeError.
    */
-  pack(values, count, name = "the observation", hidden = []) {
+  pack(values, count, name = "the observation", hidden = [], bounds = false) {
     let typed = values;
     if (values instanceof ArrayBuffer) typed = new this.Type(values);
     else if (!(values instanceof this.Type)) typed = this.#converted(values, name, hidden);
@@ -138,7 +138,7 @@ export class Leaf {
       const needed = count === 1 ? this.elements : `${count} x ${this.elements} for ${count} environments`;
       throw new RangeError(`${name} has ${typed.length} elements; ${needed} are needed`);
     }
-    const wrong = this.#illegalIn(typed, hidden);
+    const wrong = this.#illegalIn(typed, hidden, bounds);
     if (wrong >= 0) {
       const place = `element ${wrong % this.elements} of environment ${Math.floor(wrong / this.elements)}`;
       throw new RangeError(`${name}: ${place} is ${(values.length ? values : typed)[wrong]}, which is not in the space`);
@@ -162,12 +162,12 @@ export class Leaf {
     return this.#illegal(values, bounds) < 0;
   }
 
-  /** As below, for an observation with `hidden` rows. */
-  #illegalIn(values, hidden) {
-    if (!hidden.includes(true)) return this.#illegal(values, false);
+  /** As below, for a value with `hidden` rows. */
+  #illegalIn(values, hidden, bounds) {
+    if (!hidden.includes(true)) return this.#illegal(values, bounds);
     for (let row = 0; row < hidden.length; row += 1) {
       const at = row * this.elements;
-      const wrong = hidden[row] ? -1 : this.#illegal(values.subarray(at, at + this.elements), false);
+      const wrong = hidden[row] ? -1 : this.#illegal(values.subarray(at, at + this.elements), bounds);
       if (wrong >= 0) return at + wrong;
     }
     return -1;

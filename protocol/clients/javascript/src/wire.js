@@ -2,8 +2,11 @@
 
 export const MALFORMED = 1;
 export const VALUE = 8;
+export const LIMIT = 9;
 const UTF8 = new TextEncoder();
 const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const MOST_NAMES = 64;
+const MOST_NAME_BYTES = 256;
 
 /** Invalid bytes from the server. `code` is an error code of RLX.md, section 9. */
 export class Wrong extends Error {
@@ -135,23 +138,36 @@ export const readInteger = (fields, number) => last(fields, number, 0, 0);
 export const readUint32 = (fields, number) => Number(BigInt.asUintN(32, BigInt(readInteger(fields, number))));
 export const readDouble = (fields, number) => number64(last(fields, number, 1, new Uint8Array(8)));
 
-export function readText(fields, number) {
+function decoded(data) {
   try {
-    return STRICT.decode(last(fields, number, 2, new Uint8Array()));
+    return STRICT.decode(data);
   } catch {
     throw new Wrong(MALFORMED);
   }
 }
+export const readText = (fields, number) => decoded(last(fields, number, 2, new Uint8Array()));
 
-function readShape(fields, most) {
-  const axes = [];
+/** Check and return the names of parameters in a welcome. */
+export function readNames(message) {
+  const found = all(message, 9);
+  if (found.length > MOST_NAMES) throw new Wrong(LIMIT, `${found.length} parameters; at most ${MOST_NAMES} are allowed`);
+  if (found.some((data) => data.length > MOST_NAME_BYTES)) throw new Wrong(LIMIT, `a parameter's name of more than ${MOST_NAME_BYTES} bytes`);
+  const names = found.map(decoded);
+  const wrong = names.findIndex((name, i) => !name || /(?! )[\p{C}\p{Z}]/u.test(name) || names.indexOf(name) < i);
+  if (wrong >= 0) throw new Wrong(VALUE, `the name of parameter ${wrong} is empty, appears twice, or has control characters`);
+  return names;
+}
+
+/** A list of integers. Stops after `most` + 1. */
+function readIntegers(fields, field, most) {
+  const found = [];
   for (const [number, kind, value] of fields) {
-    if (number !== 2) continue;
-    if (kind === 0) axes.push(Number(value));
+    if (number !== field) continue;
+    if (kind === 0) found.push(Number(value));
     const reader = new Reader(kind === 2 ? value : []);
-    while (!reader.over && axes.length <= most) axes.push(Number(reader.varint()));
+    while (!reader.over && found.length <= most) found.push(Number(reader.varint()));
   }
-  return axes;
+  return found;
 }
 
 /** Check and return the leaves of actions, in the form of Leaf.unpack. */
@@ -162,7 +178,7 @@ export function readActions(message, leaves, count) {
     const fields = parse(found[i]);
     const due = [count, ...leaf.shape];
     const data = last(fields, 3, 2, new Uint8Array());
-    const fits = String(readShape(fields, due.length)) === String(due) && data.length === count * leaf.size;
+    const fits = String(readIntegers(fields, 2, due.length)) === String(due) && data.length === count * leaf.size;
     if (!fits || readUint32(fields, 1) !== leaf.number) throw new Wrong(VALUE);
     const values = leaf.typed(data);
     if (!leaf.legal(values, true)) throw new Wrong(VALUE);
@@ -170,12 +186,20 @@ export function readActions(message, leaves, count) {
   });
 }
 
-export function readReturns(message, count) {
-  const data = message.filter(([number, kind]) => number === 1 && (kind === 1 || kind === 2)).map(([, , value]) => value);
+/** Check and return the indices of the environments that have new parameters, in actions. */
+export function readParametersOf(message, count) {
+  const found = readIntegers(message, 2, count);
+  if (found.some((one, i) => one >= count || one <= found[i - 1])) throw new Wrong(VALUE, "parameters_of is not increasing, or not below N");
+  return found;
+}
+
+/** Check and return a list of `count` doubles. */
+export function readNumbers(message, field, count) {
+  const data = message.filter(([number, kind]) => number === field && (kind === 1 || kind === 2)).map(([, , value]) => value);
   if (data.some((one) => one.length % 8)) throw new Wrong(MALFORMED);
   const joined = join(data);
   if (joined.length !== 8 * count) throw new Wrong(VALUE);
-  const returns = Array.from({ length: count }, (_, i) => number64(joined.subarray(8 * i)));
-  if (!returns.every((one) => Math.abs(one) <= 1e30)) throw new Wrong(VALUE);
-  return returns;
+  const numbers = Array.from({ length: count }, (_, i) => number64(joined.subarray(8 * i)));
+  if (!numbers.every((one) => Math.abs(one) <= 1e30)) throw new Wrong(VALUE);
+  return numbers;
 }

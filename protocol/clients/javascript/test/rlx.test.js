@@ -20,8 +20,19 @@ const PAGE = [
   "0000001e1a1c0a08000000000000f03f1210080b120201021a080000403f00000000",
 ];
 const SEEN = [[0, 0]];
-const TURNS = `${WELCOME.replace("2c0a2a", "2e0a2c")}3001`; // a welcome with out_of_step
 const TWO = `0000001b12190a1708091201021a10${"00".repeat(16)}`; // actions of two environments
+const RETURNS = `000000141a120a10${"00".repeat(16)}`; // of two environments
+
+/** A frame of the server with fields added to its message. */
+function extended(frame, ...fields) {
+  const content = Buffer.from(frame.slice(12) + Buffer.from(wire.join(fields)).toString("hex"), "hex");
+  const payload = Buffer.from(wire.bytes(parseInt(frame.slice(8, 10), 16) >> 3, content));
+  return payload.length.toString(16).padStart(8, "0") + payload.toString("hex");
+}
+
+const TURNS = extended(WELCOME, wire.integer(6, 1)); // a welcome with out_of_step
+const TAKEN = extended(WELCOME, wire.integer(6, 1), wire.integer(7, 1)); // and chosen_actions
+const SET = extended(WELCOME, wire.integer(8, 1), wire.text(9, "gravity"), wire.text(9, "size"), wire.doubles(10, [1, 2, 3, 4]));
 
 /** A server that answers each request with the next frame of a script, one script for each connection, then disconnects. */
 async function serve(scripts, play) {
@@ -262,8 +273,7 @@ test("players take turns", async () => {
 });
 
 test("environments that leave have an observation where their mode has it", async () => {
-  const returns = `000000141a120a10${"00".repeat(16)}`;
-  let told = await serve([[TURNS, TWO, TWO, TWO, TWO, returns]], async (address) => {
+  let told = await serve([[TURNS, TWO, TWO, TWO, TWO, RETURNS]], async (address) => {
     const client = players("next_step", address);
     await client.init(rows(NaN, NaN), { idle: mask("11") });
     await assert.rejects(client.step([0, 0], rows(NaN, 1)), beginsWith("the observation: element 0 of environment 0 is NaN"));
@@ -327,21 +337,160 @@ test("values of hidden rows are not checked", () => {
     assert.equal(pack(multiDiscrete([2, 3]), [1, 2, wrong, wrong], [false, true])[8], 2);
     assert.throws(() => pack(multiDiscrete([2, 3]), [2, 1, wrong, wrong], [false, true]), RangeError);
   }
+  const hand = box("float32", [1], { low: -1, high: 1 });
+  const bounded = (hidden) => leavesOf(hand)[0].pack([2, 1], 2, "it", hidden, true);
+  assert.equal(bounded([true, false]).length, 8);
+  assert.throws(() => bounded([false, true]), beginsWith("it: element 0 of environment 0 is 2"));
   assert.deepEqual(pack(box("bool", [1]), Uint8Array.of(7, 1), [true, false]), [7, 1]);
 });
 
-test("welcome must agree on outOfStep", async () => {
-  for (const outOfStep of [true, false]) {
-    const told = await serve([[outOfStep ? WELCOME : TURNS, TWO]], async (address) => {
-      const client = players("disabled", address, { outOfStep, retrySeconds: 60 });
-      await assert.rejects(client.init(rows(1, 1)), (error) => {
-        assert.ok(error instanceof Failed && error.code === (outOfStep ? 6 : 8), String(error));
-        return error.message.includes("does not support environments out of step") === outOfStep;
-      });
+test("taken actions are sent", async () => {
+  const told = await serve([[TAKEN, TWO, TWO, TWO, TWO, TWO, RETURNS]], async (address) => {
+    const client = players("next_step", address, { chosenActions: true });
+    await client.init(rows(1, 1));
+    await client.step([0, 0], rows(2, 2), { chosen: mask("10"), action: [[2, NaN]] });
+    await client.step([0, 0], rows(3, 3), { chosen: mask("00"), action: [[2, 2]] });
+    const wrong = [
+      [{ chosen: [true], action: [[1, 1]] }, "chosen is a list of 2"],
+      [{ chosen: mask("01") }, "an action of this space is one list in a list: [[...]]"],
+      [{ chosen: mask("01"), action: [[1]] }, "the action has 1 elements; 2 x 1 for 2 environments"],
+      [{ chosen: mask("01"), action: [[1, 3]] }, "the action: element 0 of environment 1 is 3"],
+      [{ chosen: mask("11"), action: [[1, 1]], idle: mask("01") }, "environment 1 is chosen, but it took no action"],
+    ];
+    for (const [more, sentence] of wrong) await assert.rejects(client.step([0, 0], rows(4, 4), more), beginsWith(sentence));
+    await client.step([0, 0], rows(NaN, 4), { chosen: mask("01"), action: [BigInt64Array.of(9n, 1n)], idle: mask("11"), terminated: mask("01") });
+    const away = { chosen: mask("01"), action: [[1, 1]] };
+    for (const idle of ["00", "01"])
+      await assert.rejects(client.step([0, 0], rows(5, 5), { ...away, idle: mask(idle) }), beginsWith("environment 1 is chosen"));
+    await assert.rejects(client.reset([0, 0], away), beginsWith("environment 1 is chosen"));
+    await client.step([0, 0], rows(6, 6));
+    await assert.rejects(client.reset([0, 0], { chosen: mask("11"), action: [[1, -1]] }), beginsWith("the action: element 0 of environment 1"));
+    assert.deepEqual(await client.reset([0, 0], { chosen: mask("11"), action: [[1, 2]] }), [0, 0]);
+    await client.close();
+  });
+  const number = (one) => `0${one}${"00".repeat(7)}`;
+  const took = (one, other) => `1708091201021a10${number(one)}${number(other)}`;
+  const steps = [`${row(2)}4a02010052${took(2, 0)}`, `${row(3)}000000`, `420201014a02000152${took(9, 1)}`, `${row(6)}32020001000000`];
+  assertOrder(told, ["60017801800101", ...steps, `2a02010132${took(1, 2)}`]);
+});
+
+test("taken actions need their option", async () => {
+  await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address);
+    await client.init(SEEN);
+    await assert.rejects(client.step([1], SEEN, { chosen: [true], action: [[1]] }), beginsWith("environment 0 is chosen: use the option chosenActions"));
+    await assert.rejects(client.reset([1], { chosen: [true], action: [[1]] }), beginsWith("environment 0 is chosen: use the option"));
+    await client.close();
+  });
+});
+
+test("taken actions count in the longest message", async () => {
+  const sized = (most) => extended(WELCOME, wire.integer(7, 1), wire.bytes(5, wire.integer(1, most)));
+  for (const [most, chosenActions] of [[32, true], [31, true], [31, false]])
+    await serve([[chosenActions ? sized(most) : extended(WELCOME, wire.bytes(5, wire.integer(1, most)))]], async (address) => {
+      const connecting = make(address, { environments: 2, chosenActions }).connect(); // observations: 16 bytes, actions: 16
+      if (most === 31 && chosenActions) await assert.rejects(connecting, (error) => error instanceof Failed && error.code === 9);
+      else await connecting;
     });
-    assert.ok(!told.includes(row(1)), "init was sent");
-    assert.equal(told.includes(Buffer.from("the welcome lacks out_of_step").toString("hex")), outOfStep);
-  }
+});
+
+/** The fields of new parameters in actions. */
+const renewed = (environments, values) => [wire.packed(2, environments), wire.doubles(3, values)];
+
+test("parameters are those of the next episode", async () => {
+  const script = [SET, extended(TWO, ...renewed([1], [5, 6])), TWO, extended(TWO, ...renewed([0, 1], [7, 8, -1e30, 0]))];
+  const told = await serve([script], async (address) => {
+    const client = make(address, { environments: 2, autoreset: "same_step", environmentParameters: true });
+    assert.deepEqual(await client.parameters(), { gravity: [1, 3], size: [2, 4] });
+    await client.init(rows(1, 1));
+    const { gravity, size, wind = "still" } = await client.parameters();
+    assert.deepEqual([gravity, size, wind], [[1, 5], [2, 6], "still"]);
+    gravity[0] = 99; // a copy
+    await client.step([0, 0], rows(1, 2));
+    assert.deepEqual(await client.parameters(), { gravity: [1, 5], size: [2, 6] });
+    await client.step([0, 0], rows(1, 3), { terminated: mask("01") });
+    assert.deepEqual(await client.parameters(), { gravity: [7, -1e30], size: [8, 0] });
+    await client.close();
+  });
+  assertOrder(told, ["6001880101", `${row(1)}${row(1)}000000`]); // init is not partial
+  await assert.rejects(make("a:1").parameters(), beginsWith("parameters need the option environmentParameters"));
+});
+
+test("episodes with unknown parameters are partial", async () => {
+  const none = extended(WELCOME, wire.integer(8, 1));
+  const scripts = [[SET, TWO, RETURNS, TWO], [SET, TWO, RETURNS, TWO], [], [SET], [SET, TWO], [none, TWO]];
+  const told = await serve(scripts, async (address) => {
+    const client = make(address, { environments: 2, environmentParameters: true, retrySeconds: 60, onRetry: () => {} });
+    await client.parameters();
+    await client.init(rows(1, 1), { partial: mask("01") });
+    await client.reset([0, 0]);
+    await client.init(rows(2, 2));
+    await assert.rejects(client.step([0, 0], rows(2, 2)), Interrupted);
+    await client.init(rows(3, 3)); // on a new connection, with the parameters of the old one
+    await client.reset([0, 0]);
+    await client.init(rows(4, 4));
+    await assert.rejects(client.step([0, 0], rows(4, 4)), Interrupted);
+    assert.deepEqual(await client.parameters(), { gravity: [1, 3], size: [2, 4] }); // connects at the second attempt
+    await client.init(rows(5, 5)); // this connection is lost
+    await assert.rejects(client.step([0, 0], rows(5, 5)), Interrupted);
+    await client.init(rows(6, 6)); // without parameters
+    await client.close();
+  });
+  const partial = (value, digits) => `${row(value)}${row(value)}1a020${digits}`.replace("1a02", "1202");
+  const whole = (value) => `${row(value)}${row(value)}000000`;
+  const all = "101";
+  assertOrder(told, [partial(1, "001"), whole(2), partial(3, all), partial(4, all), whole(5), partial(5, all), whole(6)]);
+});
+
+test("wrong parameters are refused", async () => {
+  const named = (...names) => names.map((name) => wire.text(9, name));
+  const welcomes = [
+    [[wire.integer(8, 1), ...named("a"), wire.doubles(10, [1])], 8], // for two environments
+    [[wire.integer(8, 1), wire.doubles(10, [1, 2])], 8],
+    [[wire.integer(8, 1), ...named("a"), wire.doubles(10, [1, NaN])], 8],
+    [[wire.integer(8, 1), ...named("a", "b", "a"), wire.doubles(10, Array(6).fill(0))], 8],
+    [[wire.integer(8, 1), wire.bytes(9, []), wire.doubles(10, [1, 2])], 8],
+    [[wire.integer(8, 1), ...named("a\nb"), wire.doubles(10, [1, 2])], 8],
+    [[wire.integer(8, 1), ...named("é".repeat(129)), wire.doubles(10, [1, 2])], 9],
+    [[wire.integer(8, 1), ...named(...Array.from({ length: 65 }, String)), wire.doubles(10, Array(130).fill(0))], 9],
+    [named("a"), 8],
+    [[wire.doubles(10, [1, 2])], 8],
+  ];
+  for (const [fields, code] of welcomes)
+    await serve([[extended(WELCOME, ...fields)]], async (address) => {
+      const client = make(address, { environments: 2, environmentParameters: true });
+      await assert.rejects(client.parameters(), (error) => error instanceof Failed && error.code === code);
+    });
+  const several = [[1], [1]].map((one) => wire.packed(2, one)); // lists are concatenated
+  const answers = [
+    renewed([1], [1]), renewed([1], []), renewed([], [1, 2]), renewed([1, 0], [1, 2, 3, 4]), [...several, wire.doubles(3, [1, 2, 3, 4])],
+    renewed([2], [1, 2]), renewed([0], [1, Infinity]), renewed([0], [1, 2e30]), renewed([2 ** 32], [1, 2]),
+  ];
+  for (const fields of answers)
+    await serve([[SET, extended(TWO, ...fields)]], async (address) => {
+      const client = make(address, { environments: 2, environmentParameters: true });
+      await assert.rejects(client.init(rows(1, 1)), (error) => error instanceof Failed && error.code === 8);
+    });
+  for (const fields of [renewed([0], []), renewed([], [1])])
+    await serve([[WELCOME, extended(TWO, ...fields)]], async (address) => {
+      await assert.rejects(make(address, { environments: 2 }).init(rows(1, 1)), (error) => error instanceof Failed && error.code === 8);
+    });
+});
+
+test("welcome must agree on capabilities", async () => {
+  const named = { outOfStep: "environments out of step", chosenActions: "actions of the client", environmentParameters: "parameters of environments" };
+  for (const [i, [option, what]] of Object.entries(named).entries())
+    for (const asked of [true, false]) {
+      const told = await serve([[asked ? WELCOME : extended(WELCOME, wire.integer(6 + i, 1)), TWO]], async (address) => {
+        const client = make(address, { environments: 2, [option]: asked, retrySeconds: 60 });
+        await assert.rejects(client.init(rows(1, 1)), (error) => {
+          assert.ok(error instanceof Failed && error.code === (asked ? 6 : 8), String(error));
+          return error.message.includes(`does not support ${what}: use another algorithm, or do not set ${option}`) === asked;
+        });
+      });
+      assert.ok(!told.includes(row(1)), "init was sent");
+      assert.equal(told.includes(Buffer.from(`the welcome lacks ${what}`).toString("hex")), asked);
+    }
 });
 
 test("gRPC port is named and not retried", async () => {
@@ -387,19 +536,25 @@ test("gives up", async () => {
 
 test("changed answers are accepted or refused", () => {
   const leaves = leavesOf(discrete(3));
+  const [welcome, actions] = [SET, extended(ACTIONS, ...renewed([0], [1, 2]))].map((frame) => frame.slice(12));
   const ends = { understood: 0, refused: 0 };
   let state = 1;
   const random = (below) => (state = (Math.imul(state, 1103515245) + 12345) >>> 0) % below;
   for (let round = 0; round < 20000; round++) {
-    let data = [...Buffer.from((round % 2 ? ACTIONS : WELCOME).slice(12), "hex")];
+    let data = [...Buffer.from(round % 2 ? actions : welcome, "hex")];
     for (let changes = random(4); changes > 0 && data.length; changes--) {
       const at = random(data.length);
       data = [[...data.slice(0, at), random(256), ...data.slice(at + 1)], data.slice(0, at), [...data.slice(0, at), random(256), ...data.slice(at)]][random(3)];
     }
     try {
       const message = wire.parse(Uint8Array.from(data));
-      if (round % 2) wire.readActions(message, leaves, 1);
-      else wire.parse(...wire.all(message, 5));
+      if (round % 2) {
+        wire.readActions(message, leaves, 1);
+        wire.readNumbers(message, 3, 2 * wire.readParametersOf(message, 1).length);
+      } else {
+        wire.parse(...wire.all(message, 5));
+        wire.readNumbers(message, 10, 2 * wire.readNames(message).length);
+      }
       ends.understood += 1;
     } catch (error) {
       assert.ok(error instanceof wire.Wrong, `${error.stack}\n${Buffer.from(data).toString("hex")}`);

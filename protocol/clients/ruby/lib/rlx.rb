@@ -58,22 +58,26 @@ module RLX
     HANDSHAKE_BYTES = 65_536
     SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " \
                   "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
-    LACKS_OUT_OF_STEP = "the server or its algorithm does not support environments out of step: " \
-                        "use another algorithm, or do not set out_of_step"
+    # What the server must support, by the keyword that asks for it.
+    CAPABILITIES = { out_of_step: "environments out of step", chosen_actions: "actions of the client",
+                     environment_parameters: "parameters of environments" }.freeze
     # The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
     SETTINGS = "\4\0\0\0\0\0".b.freeze
-    private_constant :UNSUPPORTED_SPACE, :SPEAKS_GRPC, :LACKS_OUT_OF_STEP, :SETTINGS
+    private_constant :UNSUPPORTED_SPACE, :SPEAKS_GRPC, :CAPABILITIES, :SETTINGS
 
     attr_reader :session_id, :algorithm
 
     # Make a client. It does not connect yet. +addresses+: "HOST:PORT", or several, tried in turn.
     # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +out_of_step+: calls may mark
-    # environments as idle; the server and its algorithm must support it. +retry_seconds+: how long to retry after a
-    # failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: print a
-    # line to stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
+    # environments as idle. +chosen_actions+: calls may have actions that the client chose. +environment_parameters+:
+    # the server sets +parameters+ for each episode. The server and its algorithm must support these three.
+    # +retry_seconds+: how long to retry after a failure. +on_retry+: called before each wait with the reason, an
+    # Interrupted, and the seconds; nil: print a line to stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with
+    # set_params.
     def initialize(addresses, observation:, action:, environments: 1, autoreset: :disabled, mode: :train, token: "",
                    environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
-                   out_of_step: false, retry_seconds: 300, on_retry: nil, tls: nil)
+                   out_of_step: false, chosen_actions: false, environment_parameters: false, retry_seconds: 300,
+                   on_retry: nil, tls: nil)
       @addresses = Array(addresses)
       unless @addresses.any? && @addresses.all? { |one| one.match?(/\A\S+:\d{1,5}\z/) }
         raise ArgumentError, "#{addresses.inspect}: use HOST:PORT, or several"
@@ -85,7 +89,8 @@ module RLX
       @mode = MODES.fetch(mode)
       @names = { token: token, environment: environment, host: host }
       @session_id = session_id
-      @frame_skip, @reports_episodes, @out_of_step = frame_skip, reports_episodes, out_of_step
+      @frame_skip, @reports_episodes = frame_skip, reports_episodes
+      @asked = CAPABILITIES.keys.zip([out_of_step, chosen_actions, environment_parameters]).select(&:last).map(&:first)
       @retry_seconds, @tls = retry_seconds, tls
       unless @count.between?(1, 65_536) && [1, @count].include?(@autoreset.size)
         raise ArgumentError, "#{@count} environments: use 1 to 65536, and one autoreset mode for all or for each"
@@ -116,18 +121,30 @@ module RLX
       end
     end
 
+    # Return the server's parameters for the next episodes: by name, an Array of the values of all environments. Read
+    # them before an environment begins an episode. Connects if there is no connection.
+    def parameters
+      raise ArgumentError, "parameters: use environment_parameters: true" unless asked?(:environment_parameters)
+
+      connect
+      @parameters_read = true
+      @parameters.transform_values(&:dup)
+    end
+
     # Begin an episode in every environment and return the first actions. +partial+: true where an episode continues.
-    # +idle+: true where an environment is away and its observation void.
+    # +idle+: true where an environment is away and its observation void. All episodes are sent as partial if there are
+    # +parameters+ and those of this connection were not read.
     def init(observation, partial: nil, idle: nil)
       raise ArgumentError, "an episode is in progress: call reset first" if @playing
       raise ArgumentError, "partial has #{@count} entries" unless partial.nil? || partial.size == @count
 
-      away = mask_of_idle(idle)
-      content = Wire.arrays(1, @observation, pack(observation, away), @count) + Wire.mask(2, partial) + Wire.mask(3, away)
+      away = mask_of(:idle, idle, :out_of_step)
+      content = Wire.arrays(1, @observation, pack(observation, away), @count)
       begin
         connect
         hear(0)
-        actions = ask(INIT, content, ACTIONS)
+        partial = [true] * @count unless @parameters.empty? || @parameters_read
+        actions = ask(INIT, content + Wire.mask(2, partial) + Wire.mask(3, away), ACTIONS)
       rescue Interrupted
         retry
       end
@@ -137,30 +154,37 @@ module RLX
 
     # Send the outcome of the last actions and return the next ones. +reward+: N numbers; masks: N booleans or nil.
     # +final_observation+: rows of ended episodes, with :same_step; required if an episode was truncated. +idle+: the
-    # environments that want no action, with out_of_step; their rows are void, except those of an episode that ends. The
-    # client sets `first`: the reward of an environment that was between two episodes is void.
-    def step(reward, observation, terminated: nil, truncated: nil, idle: nil, final_observation: nil, episodes: [])
+    # environments that want no action, with out_of_step; their rows are void, except those of an episode that ends.
+    # +chosen+: the environments that took another action than the agent's, with chosen_actions. It is in +action+,
+    # whose other rows are ignored. The client sets `first`: the reward of an environment that was between two episodes
+    # is void.
+    def step(reward, observation, terminated: nil, truncated: nil, idle: nil, final_observation: nil, episodes: [],
+             chosen: nil, action: nil)
       ended, cut, resting = check(reward, terminated, truncated, idle, final_observation, episodes, true)
       same, following = %i[same_step next_step].map { |mode| @autoreset_of.map { |habit| habit == AUTORESET[mode] } }
       leaves = pack(observation, each_environment { |i| resting[i] && !(ended[i] && following[i]) })
       final = final_observation ? pack(final_observation, each_environment { |i| !(ended[i] && same[i]) }) : []
+      taken = pack_chosen(9, chosen, action, each_environment { |i| @away[i] || resting[i] && !ended[i] })
       hear(0)
       content = Wire.doubles(1, reward) + Wire.arrays(2, @observation, leaves, @count) + Wire.mask(3, terminated) +
                 Wire.mask(4, cut) + (final.empty? ? "" : Wire.arrays(5, @observation, final, @count)) +
                 Wire.mask(6, each_environment { |i| @away[i] && !resting[i] }) + pack_episodes(7, episodes) +
-                Wire.mask(8, resting)
+                Wire.mask(8, resting) + taken
       actions = ask(STEP, content, ACTIONS)
       @away = each_environment { |i| ended[i] ? resting[i] || following[i] : @away[i] && resting[i] }
       actions
     end
 
     # End the episode of every environment and return their returns. +final_observation+ is required if one is truncated.
-    def reset(reward, truncated: nil, final_observation: nil, episodes: [])
+    # +chosen+ and +action+ are as in +step+.
+    def reset(reward, truncated: nil, final_observation: nil, episodes: [], chosen: nil, action: nil)
       _, cut = check(reward, nil, truncated, nil, final_observation, episodes, false)
       final = final_observation ? pack(final_observation) : []
+      taken = pack_chosen(5, chosen, action, @away)
       hear(0)
       content = Wire.doubles(1, reward) + Wire.mask(2, cut) +
-                (final.empty? ? "" : Wire.arrays(3, @observation, final, @count)) + pack_episodes(4, episodes)
+                (final.empty? ? "" : Wire.arrays(3, @observation, final, @count)) + pack_episodes(4, episodes) +
+                taken
       ask(RESET, content, RETURNS)
     end
 
@@ -200,6 +224,10 @@ module RLX
     end
 
     private
+
+    def asked?(capability)
+      @asked.include?(capability)
+    end
 
     def now
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
@@ -337,8 +365,8 @@ module RLX
       mistake(3, "message #{kind} is not allowed now") unless kind == due
       case due
       when WELCOME then read_welcome(message)
-      when ACTIONS then Wire.read_actions(message, @action, @count)
-      else Wire.read_returns(message, @count)
+      when ACTIONS then read_actions(message)
+      else Wire.read_numbers(message, 1, @count)
       end
     rescue Wire::Wrong => e
       mistake(e.code, "invalid Protobuf, or a value outside the agreed range")
@@ -350,24 +378,49 @@ module RLX
       session, algorithm = Wire.read_text(message, 3), Wire.read_text(message, 4)
       most = Wire.read_integer(limits, 1) & 0xffff_ffff
       idle, heartbeat = Wire.read_double(limits, 2), Wire.read_double(limits, 3)
-      twice = @autoreset.include?(AUTORESET[:same_step]) ? 2 : 1
+      copies = @autoreset.include?(AUTORESET[:same_step]) ? 2 : 1
       raise Wire::Wrong, 4 unless Wire.read_integer(message, 1) == 1
       timed = idle.positive? && heartbeat.positive? && (idle + heartbeat).finite?
       raise Wire::Wrong, Wire::VALUE unless timed && session.match?(/\A[A-Za-z0-9_-]{0,128}\z/)
       acted = @action.sum(&:size) * @count
-      raise Wire::Wrong, 9 if [twice * @observation.sum(&:size) * @count, acted].max > most
+      outcome = copies * @observation.sum(&:size) * @count + (asked?(:chosen_actions) ? acted : 0)
+      raise Wire::Wrong, Wire::LIMIT if [outcome, acted].max > most
 
-      supported = !Wire.read_integer(message, 6).zero?
-      raise Wire::Wrong, Wire::VALUE if supported && !@out_of_step
-      if @out_of_step && !supported
-        say_bye("the welcome lacks out_of_step")
-        raise Failed.new("#{where}: #{LACKS_OUT_OF_STEP}", UNSUPPORTED_SPACE)
-      end
-
+      read_capabilities(message)
       @session_id, @algorithm, @limit, @silence = session, algorithm, most, [3 * heartbeat, 5].max
-      @most = [most, HANDSHAKE_BYTES + 2 * acted + 16 * @count].min # the longest possible answer
+      longest = HANDSHAKE_BYTES + 2 * acted + 16 * @count * (1 + @parameters.size) # of all possible answers
+      @most = [most, longest].min
       @name_bytes, @name_limit, @used = Wire.read_integer(limits, 4), Wire.read_integer(limits, 5), Set.new
       true
+    end
+
+    # Compare the welcome's capabilities with those of the hello. Raises Failed if one is missing.
+    def read_capabilities(message)
+      given = CAPABILITIES.keys.select.with_index(6) { |_, field| !Wire.read_integer(message, field).zero? }
+      raise Wire::Wrong, Wire::VALUE unless (given - @asked).empty?
+
+      names, values = Wire.read_parameters(message, given.include?(:environment_parameters), @count)
+      @parameters, @parameters_read = names.to_h { |name| [name, []] }, false
+      set_parameters(0...@count, values)
+      lacking, = @asked - given
+      return unless lacking
+
+      say_bye("the welcome lacks #{lacking}")
+      raise Failed.new("#{where}: the server or its algorithm does not support #{CAPABILITIES[lacking]}: " \
+                       "use another algorithm, or do not set #{lacking}", UNSUPPORTED_SPACE)
+    end
+
+    def read_actions(message)
+      most = asked?(:environment_parameters) ? @count : 0
+      set_parameters(*Wire.read_new_parameters(message, most, @parameters.size))
+      Wire.read_actions(message, @action, @count)
+    end
+
+    # The values are in the order of the environments; those of each are in the order of the names.
+    def set_parameters(environments, values)
+      @parameters.each_value.with_index do |column, i|
+        environments.each_with_index { |environment, row| column[environment] = values[row * @parameters.size + i] }
+      end
     end
 
     # Process the server's last message: an error, the end of training, or a bye.
@@ -391,7 +444,8 @@ module RLX
     # Connect to the current address once.
     def attempt
       host, _, port = where.rpartition(":")
-      @limit = @most = HANDSHAKE_BYTES
+      @limit = HANDSHAKE_BYTES
+      @most = HANDSHAKE_BYTES + (asked?(:environment_parameters) ? 2048 * @count : 0)
       @silence, @answered = 60, false
       said = framed(HELLO, hello)
       begin
@@ -428,7 +482,8 @@ module RLX
         Wire.text(5, @names[:environment]) + Wire.text(6, @names[:host]) + Wire.integer(7, @frame_skip) +
         Wire.bytes(8, @observation_space.wire(bounds)) + Wire.bytes(9, @action_space.wire) + Wire.integer(10, @count) +
         Wire.packed(11, @autoreset) + Wire.integer(12, @mode) + Wire.text(13, @session_id) +
-        Wire.integer(14, @reports_episodes ? 1 : 0) + Wire.integer(15, @out_of_step ? 1 : 0)
+        Wire.integer(14, @reports_episodes ? 1 : 0) +
+        CAPABILITIES.keys.map.with_index(15) { |name, field| Wire.integer(field, asked?(name) ? 1 : 0) }.join
       bounds && content.bytesize > HANDSHAKE_BYTES - 4 ? hello(false) : content
     end
 
@@ -458,11 +513,24 @@ module RLX
     end
 
     # The values of rows that are +hidden+ are not checked.
-    def pack(observation, hidden = [])
-      unless observation.size == @observation.size
-        raise ArgumentError, "an observation has #{observation.size} leaves; the space has #{@observation.size}"
+    def pack(value, hidden = [], kind = :observation)
+      leaves = kind == :action ? @action : @observation
+      unless value.size == leaves.size
+        raise ArgumentError, "an #{kind} has #{value.size} leaves; the space has #{leaves.size}"
       end
-      @observation.zip(observation).map { |leaf, values| leaf.pack(values, @count, hidden) }
+      leaves.zip(value).map { |leaf, values| leaf.pack(values, @count, hidden, kind) }
+    end
+
+    # The fields `chosen` and `action`. +void+: the environments that took no action. Raises ArgumentError.
+    def pack_chosen(field, chosen, action, void)
+      chosen = mask_of(:chosen, chosen, :chosen_actions)
+      return "" if chosen.none?
+
+      wrong = chosen.zip(void).index([true, true])
+      raise ArgumentError, "environment #{wrong} is chosen, but it took no action" if wrong
+      raise ArgumentError, "an environment is chosen, and its action is missing" unless action
+
+      Wire.mask(field, chosen) + Wire.arrays(field + 1, @action, pack(action, chosen.map(&:!), :action), @count)
     end
 
     def pack_episodes(field, episodes)
@@ -471,15 +539,15 @@ module RLX
       end.join
     end
 
-    # The mask of idle environments. Raises ArgumentError.
-    def mask_of_idle(given)
-      raise ArgumentError, "idle has #{@count} entries" unless given.nil? || given.size == @count
+    # A mask that needs a capability. Raises ArgumentError.
+    def mask_of(name, given, capability)
+      raise ArgumentError, "#{name} has #{@count} entries" unless given.nil? || given.size == @count
 
-      idle = each_environment { |i| given ? !!given[i] : false }
-      wrong = idle.index(true)
-      raise ArgumentError, "environment #{wrong} is idle: use out_of_step: true" if wrong && !@out_of_step
+      mask = each_environment { |i| given ? !!given[i] : false }
+      wrong = mask.index(true)
+      raise ArgumentError, "environment #{wrong} is #{name}: use #{capability}: true" if wrong && !asked?(capability)
 
-      idle
+      mask
     end
 
     # Check an outcome. Returns which episodes end, which of these are truncated, and which environments are idle. Raises
@@ -494,7 +562,7 @@ module RLX
       wrong = reward.find_index { |one| !(one.is_a?(Numeric) && one.abs <= 1e15) }
       raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; it must be from -1e15 to 1e15" if wrong
 
-      idle = mask_of_idle(idle)
+      idle = mask_of(:idle, idle, :out_of_step)
       cut = each_environment { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@away[i]) }
       ended = each_environment { |i| !!terminated&.at(i) || cut[i] }
       check_ends(ended, cut, final, stepping)

@@ -18,8 +18,7 @@ class Line
     Integer(word)
   end
 
-  def bytes
-    digits = word
+  def bytes(digits = word)
     digits == "-" ? String.new : [digits].pack("H*")
   end
 
@@ -53,10 +52,15 @@ class Line
     digits == "-" ? nil : digits.chars.map { |one| one == "1" }
   end
 
-  # As many leaves as the observation has, or nil at the end of the line.
+  # As many leaves, or nil at the end of the line.
   def leaves(count)
     found = Array.new([count, @words.size].min) { bytes }
     found.empty? ? nil : found
+  end
+
+  # The leaves at the end of the line.
+  def last_leaves(count)
+    @words.pop(count).map { |digits| bytes(digits) }
   end
 
   def episodes
@@ -82,16 +86,18 @@ end
 class Play
   def connect(line)
     address, count, mode, frame_skip = line.word, line.integer, line.integer, line.integer
-    reports, out_of_step = line.integer, line.integer
+    reports, out_of_step, chosen, @parameters = Array.new(4) { line.integer == 1 }
     habits = line.many { RLX::AUTORESET.key(line.integer) }
     environment, host, token, session = line.text, line.text, line.text, line.text
     observation, @action = line.space, line.space
     @client = RLX::Client.new(address, observation: observation, action: @action, environments: count,
                                        autoreset: habits, mode: RLX::MODES.key(mode), token: token, host: host,
                                        environment: environment, session_id: session, frame_skip: frame_skip,
-                                       reports_episodes: reports == 1, out_of_step: out_of_step == 1, retry_seconds: -1)
+                                       reports_episodes: reports, out_of_step: out_of_step, chosen_actions: chosen,
+                                       environment_parameters: @parameters, retry_seconds: -1)
     @client.connect
     puts "welcome #{hex(@client.session_id)} #{hex(@client.algorithm)}"
+    show_parameters
   end
 
   def init(line)
@@ -102,16 +108,17 @@ class Play
   end
 
   def step(line)
-    reward, over, cut, idle, episodes = line.many { line.number }, line.mask, line.mask, line.mask, line.episodes
-    observation, final = line.leaves(@leaves), line.leaves(@leaves)
+    reward, over, cut, idle, taken = line.many { line.number }, line.mask, line.mask, line.mask, chosen(line)
+    episodes, observation, final = line.episodes, line.leaves(@leaves), line.leaves(@leaves)
     show(@client.step(reward, observation, terminated: over, truncated: cut, idle: idle, final_observation: final,
-                                           episodes: episodes))
+                                           episodes: episodes, **taken))
   end
 
   def reset(line)
-    reward, cut, episodes = line.many { line.number }, line.mask, line.episodes
-    returns = @client.reset(reward, truncated: cut, final_observation: line.leaves(@leaves), episodes: episodes)
-    puts "returns #{returns.map { |one| hex([one].pack("E")) }.join(" ")}"
+    reward, cut, taken, episodes = line.many { line.number }, line.mask, chosen(line), line.episodes
+    final = line.leaves(@leaves)
+    returns = @client.reset(reward, truncated: cut, final_observation: final, episodes: episodes, **taken)
+    puts "returns #{returns.map { |one| double(one) }.join(" ")}"
   end
 
   def metric(line)
@@ -129,10 +136,28 @@ class Play
 
   private
 
+  # The mask and its actions, which are at the end of the line.
+  def chosen(line)
+    mask = line.mask
+    { chosen: mask, action: mask && line.last_leaves(@action.leaves.size) }
+  end
+
   # Convert the numbers of actions to bytes.
   def show(actions)
     leaves = @action.leaves.zip(actions).map { |leaf, values| hex(leaf.float16? ? leaf.halves(values) : values.pack(leaf.format)) }
     puts "actions #{leaves.join(" ")}"
+    show_parameters
+  end
+
+  def show_parameters
+    return unless @parameters
+
+    words = @client.parameters.flat_map { |name, values| [hex(name), *values.map { |one| double(one) }] }
+    puts ["parameters", *words].join(" ")
+  end
+
+  def double(value)
+    hex([value].pack("E"))
   end
 end
 

@@ -13,8 +13,19 @@ class TestRLX < Minitest::Test
   ACTIONS = ["0000001312110a0f08091201011a080200000000000000"].pack("H*")
   FULL = ["000000152213080b120466756c6c180121000000000000e83f"].pack("H*")
   OVER = ["000000062a0410c0c407"].pack("H*")
-  TURNS = (WELCOME.sub(["2c0a2a"].pack("H*"), ["2e0a2c"].pack("H*")) + ["3001"].pack("H*")).freeze # with out_of_step
+  # WELCOME with other fields.
+  def self.welcome(*fields)
+    RLX::Wire.frame(1, WELCOME.byteslice(6..) + fields.join).freeze
+  end
+  TURNS = welcome(RLX::Wire.integer(6, 1)) # with out_of_step
+  CHOICE = welcome(RLX::Wire.integer(7, 1)) # with chosen_actions
+  BOTH = welcome(RLX::Wire.integer(6, 1), RLX::Wire.integer(7, 1))
+  SUPPORTED = RLX::Wire.integer(8, 1) # environment_parameters
+  NAMES = %w[gravity size].map { |name| RLX::Wire.text(9, name) }.freeze
+  VALUES = RLX::Wire.doubles(10, [9.8, 4, 1.6, 5])
+  WORLDS = welcome(SUPPORTED, *NAMES, VALUES) # with the parameters of two environments
   TWO = ["0000001b12190a1708091201021a10#{"00" * 16}"].pack("H*") # actions of two environments
+  RETURNS = ["000000141a120a10#{"00" * 16}"].pack("H*")
   NAN = Float::NAN
   SEEN = [[0.0, 0.0]].freeze
   # For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
@@ -169,8 +180,7 @@ class TestRLX < Minitest::Test
   end
 
   def test_final_observation_of_environments_that_leave_next_step
-    returns = ["000000141a120a10#{"00" * 16}"].pack("H*")
-    told = serve([TURNS, TWO, TWO, TWO, TWO, returns]) do |address|
+    told = serve([TURNS, TWO, TWO, TWO, TWO, RETURNS]) do |address|
       client = players(:next_step, address)
       client.init(rows(NAN, NAN), idle: mask("11"))
       assert_raises(ArgumentError) { client.step([0, 0], rows(NAN, 1)) }
@@ -227,17 +237,170 @@ class TestRLX < Minitest::Test
     assert_equal 1, told.unpack1("H*").scan("60017801").size # hellos with out_of_step
   end
 
-  def test_welcome_must_agree_on_out_of_step
-    [true, false].each do |asked|
-      told = serve([asked ? WELCOME : TURNS, ""]) do |address|
-        client = players(:disabled, address, out_of_step: asked, retry_seconds: 60)
+  def test_welcome_must_agree_on_capabilities
+    all = [[:out_of_step, TURNS, "environments out of step"], [:chosen_actions, CHOICE, "actions of the client"],
+           [:environment_parameters, WORLDS, "parameters of environments"]]
+    all.product([true, false]).each do |(capability, welcome, what), asked|
+      told = serve([asked ? WELCOME : welcome, ""]) do |address|
+        client = client(address, environments: 2, capability => asked, retry_seconds: 60)
         failed = assert_raises(RLX::Failed) { client.init(rows(1, 1)) }
         assert_equal asked ? 6 : 8, failed.code
-        assert_equal asked, failed.message.include?("does not support environments out of step")
+        assert_equal asked, failed.message.include?("does not support #{what}")
       end
       refute_includes told.unpack1("H*"), row(1)
-      assert_equal asked, told.include?("the welcome lacks out_of_step")
+      assert_equal asked, told.include?("the welcome lacks #{capability}")
     end
+  end
+
+  def test_chosen_actions
+    told = serve([CHOICE, TWO, TWO, TWO, TWO, TWO, RETURNS]) do |address|
+      client = client(address, environments: 2, autoreset: :next_step, chosen_actions: true)
+      client.init(rows(1, 1))
+      client.step([0, 0], rows(2, 2), chosen: mask("01"), action: [[NAN, 2]])
+      client.step([0, 0], rows(3, 3), chosen: mask("00"), action: [[2, 2]])
+      client.step([0, 0], rows(4, 4), terminated: mask("10"), chosen: mask("11"), action: [[1, 2].pack("q<*")])
+      client.step([0, 0], rows(5, 5), chosen: mask("01"), action: [[-1, 1]])
+      client.reset([0, 0], chosen: mask("10"), action: [[1, 9]])
+      client.close
+    end
+    one, two, nine, none = [1, 2, 9, -1].map { |number| [number].pack("q<").unpack1("H*") }
+    leaf = "521708091201021a10"
+    assert_order(told, %w[5002 5a0103 6001 800101].join, "#{row(2)}#{row(2)}4a020001#{leaf}#{"00" * 8}#{two}",
+                 "#{row(3)}#{row(3)}000000", "#{row(4)}#{row(4)}1a0201004a020101#{leaf}#{one}#{two}",
+                 "#{row(5)}#{row(5)}320201004a020001#{leaf}#{none}#{one}", "2a02010032#{leaf[2..]}#{one}#{nine}")
+  end
+
+  def test_chosen_is_refused_where_it_is_not_allowed
+    told = serve([TURNS, TWO], [BOTH, TWO, TWO]) do |address|
+      client = players(:same_step, address)
+      client.init(rows(1, 1))
+      chosen = { chosen: mask("10"), action: [[1, 1]] }
+      assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), **chosen) }
+      client.close
+      client = players(:same_step, address, chosen_actions: true)
+      client.init(rows(1, NAN), idle: mask("01"))
+      wrong = [nil, [], [1], [[1]], [[1, 1, 1]], [[1], [1]], [[3, 1]], [[-1, 1]], [[NAN, 1]], [[nil, 1]], ["\1" * 15]]
+      wrong.each do |one|
+        assert_raises(ArgumentError) { client.step([0, 0], rows(1, NAN), **chosen, action: one, idle: mask("01")) }
+        assert_raises(ArgumentError) { client.reset([0, 0], **chosen, action: one) }
+      end
+      assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), **chosen, chosen: mask("100")) }
+      %w[00 01].each do |idle| # it comes, or is still away
+        assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), **chosen, chosen: mask("01"), idle: mask(idle)) }
+      end
+      assert_raises(ArgumentError) { client.reset([0, 0], **chosen, chosen: mask("01")) }
+      assert_raises(ArgumentError) { client.step([0, 0], rows(NAN, 1), **chosen, idle: mask("10")) } # in progress
+      client.step([0, 0], rows(NAN, NAN), **chosen, idle: mask("11"), terminated: mask("10")) # it leaves
+      client.close
+    end
+    assert_equal 1, told.unpack1("H*").scan("4a020100").size
+  end
+
+  def test_bounds_of_chosen_actions
+    action = RLX.tuple([RLX.box(:float32, [2], low: [-0.1, 0], high: [0.1, 1]), RLX.box(:int8, [], low: -5, high: 5)])
+    zeros = RLX::Wire.frame(2, RLX::Wire.arrays(1, action.leaves, ["\0" * 16, "\0" * 2], 2))
+    told = serve([CHOICE, zeros, ""]) do |address|
+      client = client(address, environments: 2, chosen_actions: true, action: action)
+      client.init(rows(1, 1))
+      fine = [[0.1, 1, NAN, 7], [5, 99]]
+      [[[0.11, 1], 5], [[0.1, 1.1], 5], [[0, NAN], 5], [[0, 0], 6], [[0, 0], 300]].each do |pair, one|
+        assert_raises(ArgumentError) do
+          client.step([0, 0], rows(1, 1), chosen: mask("10"), action: [[*pair, 0, 0], [one, 0]])
+        end
+      end
+      assert_raises(ArgumentError) { client.step([0, 0], rows(1, 1), chosen: mask("11"), action: fine) }
+      assert_raises(RLX::Interrupted) { client.step([0, 0], rows(1, 1), chosen: mask("10"), action: fine) }
+    end
+    assert_equal 1, told.unpack1("H*").scan("4a020100").size
+    data = [0.1, 1, NAN, 7].pack("e*").unpack1("H*")
+    assert_includes told.unpack1("H*"), "4a0201005218080b120202021a10#{data}520908061201021a020563"
+  end
+
+  def test_frames_must_have_room_for_chosen_actions
+    large = { observation: RLX.box(:uint8, [1_000_000]), action: RLX.box(:uint8, [50_000]) }
+    serve([CHOICE], [WELCOME]) do |address|
+      failed = assert_raises(RLX::Failed) { client(address, **large, chosen_actions: true).connect }
+      assert_equal 9, failed.code
+      client(address, **large).tap(&:connect).close
+    end
+  end
+
+  # ACTIONS of two environments with new parameters.
+  def changed(environments, values)
+    RLX::Wire.frame(2, TWO.byteslice(6..) + RLX::Wire.packed(2, environments) + RLX::Wire.doubles(3, values))
+  end
+
+  def worlds(address, **settings)
+    client(address, environments: 2, environment_parameters: true, **settings)
+  end
+
+  def test_parameters
+    told = serve([WORLDS, changed([1], [3.7, 6]), changed([0, 1], [1, 2, 3, 4]), TWO]) do |address|
+      client = worlds(address)
+      assert_equal({ "gravity" => [9.8, 1.6], "size" => [4, 5] }, client.parameters)
+      client.parameters["size"][0] = 7
+      client.init(rows(1, 1))
+      assert_equal({ "gravity" => [9.8, 3.7], "size" => [4, 6] }, client.parameters)
+      client.step([0, 0], rows(2, 2))
+      assert_equal({ "gravity" => [1, 3], "size" => [2, 4] }, client.parameters)
+      client.step([0, 0], rows(3, 3))
+      assert_equal({ "gravity" => [1, 3], "size" => [2, 4] }, client.parameters)
+      client.close
+      assert_raises(ArgumentError) { client(address).parameters }
+    end
+    assert_order(told, %w[6001 880101].join, "#{row(1)}#{row(1)}000000", "#{row(2)}#{row(2)}000000")
+  end
+
+  def test_episodes_without_parameters_of_the_connection_are_partial
+    told = serve([WORLDS, TWO, ""], [WORLDS, TWO, ""], [WORLDS, ""], [WORLDS, TWO]) do |address|
+      client = worlds(address, retry_seconds: 60, on_retry: ->(*) {})
+      client.parameters
+      client.init(rows(1, 1))
+      assert_raises(RLX::Interrupted) { client.step([0, 0], rows(1, 1)) }
+      client.init(rows(2, 2))
+      assert_raises(RLX::Interrupted) { client.step([0, 0], rows(1, 1)) }
+      client.parameters # on the third connection, which is lost by init
+      client.init(rows(3, 3))
+      client.close
+    end
+    all = "12020101"
+    assert_order(told, "#{row(1)}#{row(1)}000000", "#{row(2)}#{row(2)}#{all}", "#{row(3)}#{row(3)}000000",
+                 "#{row(3)}#{row(3)}#{all}")
+    told = serve([self.class.welcome(SUPPORTED), changed([0, 1], [])]) do |address|
+      client = worlds(address)
+      client.init(rows(1, 1), partial: mask("01"))
+      assert_empty client.parameters
+      client.close
+    end
+    assert_includes told.unpack1("H*"), "#{row(1)}#{row(1)}12020001"
+  end
+
+  def assert_mistake(code, script, **settings)
+    serve(script) do |address|
+      failed = assert_raises(RLX::Failed) { client(address, environments: 2, **settings).init(rows(1, 1)) }
+      assert_equal code, failed.code
+    end
+  end
+
+  def test_mistakes_of_parameters
+    supported = lambda do |names, numbers|
+      [SUPPORTED, *names.map { |name| RLX::Wire.bytes(9, name.b) }, RLX::Wire.doubles(10, numbers)]
+    end
+    wrong = {
+      [*NAMES, VALUES] => 8, [VALUES] => 8, supported[%w[a], []] => 8, supported[%w[a b], [1, 2]] => 8,
+      supported[[], [1]] => 8, supported[%w[a a], [1] * 4] => 8, supported[["a", ""], [1] * 4] => 8,
+      supported[%W[a\n b], [1] * 4] => 8, supported[%W[a \xff], [1] * 4] => 1, supported[["a" * 257], [1, 1]] => 9,
+      supported["1".."65", [1] * 130] => 9
+    }
+    wrong.each { |fields, code| assert_mistake(code, [self.class.welcome(*fields)], environment_parameters: true) }
+    [NAN, Float::INFINITY, -2e30].each do |number|
+      assert_mistake(8, [self.class.welcome(*supported[%w[a], [1, number]])], environment_parameters: true)
+      assert_mistake(8, [WORLDS, changed([1], [1, number])], environment_parameters: true)
+    end
+    { [1, 0] => 4, [1, 1] => 4, [2] => 2, [0, 1, 2] => 6, [0] => 1, [1] => 0, [] => 2 }.each do |environments, count|
+      assert_mistake(8, [WORLDS, changed(environments, [1] * count)], environment_parameters: true)
+    end
+    [[[0], []], [[], [1]], [[0], [1]]].each { |new| assert_mistake(8, [WELCOME, changed(*new)]) }
   end
 
   def test_values_of_hidden_rows_are_not_checked
@@ -367,7 +530,7 @@ class TestRLX < Minitest::Test
     leaves = RLX.discrete(3).leaves
     ends = Hash.new(0)
     20_000.times do |round|
-      data = (round.even? ? WELCOME : ACTIONS).byteslice(6..)
+      data = (round.even? ? WORLDS : changed([0, 1], [1, 2, 3, 4])).byteslice(6..)
       random.rand(4).times do
         at = random.rand([data.bytesize, 1].max)
         case random.rand(3)
@@ -377,7 +540,13 @@ class TestRLX < Minitest::Test
         end
       end
       message = RLX::Wire.parse(data)
-      round.even? ? RLX::Wire.parse(*RLX::Wire.all(message, 5)) : RLX::Wire.read_actions(message, leaves, 1)
+      if round.even?
+        RLX::Wire.parse(*RLX::Wire.all(message, 5))
+        RLX::Wire.read_parameters(message, true, 2)
+      else
+        RLX::Wire.read_actions(message, leaves, 2)
+        RLX::Wire.read_new_parameters(message, 2, 2)
+      end
       ends[:understood] += 1
     rescue RLX::Wire::Wrong
       ends[:refused] += 1

@@ -63,12 +63,13 @@ impl Line<'_> {
         }
     }
 
-    /// As many leaves as the observation has, or none at the end of the line.
+    /// `n` leaves, or those up to the end of the line.
     fn leaves(&mut self, n: usize) -> Leaves {
         (0..n).filter_map(|_| self.0.peek().is_some().then(|| self.bytes())).collect()
     }
 
-    fn outcome(&mut self, leaves: usize, stepping: bool) -> Outcome {
+    /// `leaves`: the numbers of leaves of an observation and of an action.
+    fn outcome(&mut self, leaves: (usize, usize), stepping: bool) -> Outcome {
         let mut o = Outcome { reward: self.many(Self::number), ..Outcome::default() };
         if stepping {
             o.terminated = self.mask();
@@ -77,15 +78,19 @@ impl Line<'_> {
         if stepping {
             o.idle = self.mask();
         }
+        o.chosen = self.mask();
         for one in self.word().split(',').filter(|one| *one != "-") {
             let parts: Vec<&str> = one.split(':').collect();
             let (environment, length) = (parts[0].parse().expect("an index"), parts[2].parse().expect("a length"));
             o.episodes.push(Episode { environment, episode_return: number(parts[1]), length });
         }
         if stepping {
-            o.observation = self.leaves(leaves);
+            o.observation = self.leaves(leaves.0);
         }
-        o.final_observation = self.leaves(leaves);
+        o.final_observation = self.leaves(512);
+        if !o.chosen.is_empty() {
+            o.action = o.final_observation.split_off(o.final_observation.len() - leaves.1);
+        }
         o
     }
 }
@@ -107,7 +112,7 @@ fn connect(line: &mut Line) -> Result<Client, Error> {
     let address = line.word();
     let (environments, mode) = (line.integer() as usize, line.integer());
     let (frame_skip, reports) = (line.integer() as u32, line.integer() != 0);
-    let out_of_step = line.integer() != 0;
+    let [out_of_step, chosen_actions, environment_parameters] = [(); 3].map(|()| line.integer() != 0);
     let habits =
         line.many(|line| [Autoreset::Disabled, Autoreset::SameStep, Autoreset::NextStep][line.integer() as usize - 1]);
     let [environment, host, token, session_id] = [(); 4].map(|()| line.text());
@@ -116,15 +121,29 @@ fn connect(line: &mut Line) -> Result<Client, Error> {
     config.mode = if mode == 1 { Mode::Train } else { Mode::Exploit };
     (config.environments, config.frame_skip, config.reports_episodes) = (environments, frame_skip, reports);
     (config.autoreset, config.environment, config.host) = (habits, environment, host);
-    config.out_of_step = out_of_step;
+    (config.out_of_step, config.chosen_actions) = (out_of_step, chosen_actions);
+    config.environment_parameters = environment_parameters;
     (config.token, config.session_id, config.retry) = (token, session_id, Duration::ZERO);
     let mut client = Client::new(config)?;
     client.connect()?;
     println!("welcome {} {}", hex(client.session().as_bytes()), hex(client.algorithm().as_bytes()));
+    print_parameters(&mut client);
     Ok(client)
 }
 
-fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> Result<(), Error> {
+/// Print the parameters, if the client has asked for them.
+fn print_parameters(client: &mut Client) {
+    if let Ok(parameters) = client.parameters() {
+        let words = parameters.iter().map(|(name, values)| format!(" {} {}", hex(name.as_bytes()), doubles(values)));
+        println!("parameters{}", words.collect::<String>());
+    }
+}
+
+fn doubles(numbers: &[f64]) -> String {
+    numbers.iter().map(|one| hex(&bytes(&[*one]))).collect::<Vec<_>>().join(" ")
+}
+
+fn perform(client: &mut Option<Client>, leaves: &mut (usize, usize), line: &mut Line) -> Result<(), Error> {
     let command = line.word();
     if command == "connect" {
         *client = Some(connect(line)?);
@@ -142,8 +161,7 @@ fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> 
         }
         "reset" => {
             let returns = client.reset(&line.outcome(*leaves, false))?;
-            let words: Vec<String> = returns.iter().map(|one| hex(&bytes(&[*one]))).collect();
-            println!("returns {}", words.join(" "));
+            println!("returns {}", doubles(&returns));
         }
         _ => {
             let actions = if command == "step" {
@@ -151,17 +169,19 @@ fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> 
             } else {
                 let (partial, idle) = (line.mask(), line.mask());
                 let observation = line.leaves(256);
-                *leaves = observation.len();
+                leaves.0 = observation.len();
                 client.init_idle(&observation, &partial, &idle)?
             };
+            leaves.1 = actions.len();
             println!("actions {}", actions.iter().map(|leaf| hex(leaf)).collect::<Vec<_>>().join(" "));
+            print_parameters(client);
         }
     }
     Ok(())
 }
 
 fn main() {
-    let (mut client, mut leaves) = (None, 0);
+    let (mut client, mut leaves) = (None, (0, 0));
     let mut over = false; // after a connection has ended, other commands are skipped
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");

@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use wire::{read_actions, read_returns, Message, Part, MALFORMED, SPACE, VALUE};
+use wire::{read_actions, read_names, read_numbers, Message, Part, LIMIT, MALFORMED, SPACE, VALUE};
 
 const HELLO: u64 = 1;
 const INIT: u64 = 2;
@@ -34,8 +34,12 @@ const RETURNS: u64 = 3;
 const HANDSHAKE_BYTES: usize = 65_536;
 const SPEAKS_GRPC: &str = "this port speaks gRPC, like the ports of parameter and replay servers: \
     connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-const LACKS_OUT_OF_STEP: &str = "the server or its algorithm does not support environments out of step: \
-    use another algorithm, or do not set out_of_step";
+/// The fields 15 to 17 of hello and 6 to 8 of welcome, and what they are for.
+const CAPABILITIES: [(&str, &str); 3] = [
+    ("out_of_step", "environments out of step"),
+    ("chosen_actions", "actions of the client"),
+    ("environment_parameters", "parameters of environments"),
+];
 /// The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
 
@@ -107,6 +111,10 @@ pub struct Config {
     pub reports_episodes: bool,
     /// For `init_idle` and `Outcome::idle`. The server's algorithm must support it.
     pub out_of_step: bool,
+    /// For `Outcome::chosen`. The server's algorithm must support it.
+    pub chosen_actions: bool,
+    /// For `parameters`. The server must support it.
+    pub environment_parameters: bool,
     /// How long to retry after a failure. Zero: do not retry.
     pub retry: Duration,
     /// Called before each wait with the reason. The default prints a line to stderr.
@@ -141,9 +149,16 @@ impl Config {
             mode: Mode::Train,
             reports_episodes: false,
             out_of_step: false,
+            chosen_actions: false,
+            environment_parameters: false,
             retry: Duration::from_secs(300),
             on_retry: |reason, wait| eprintln!("RLX: {reason}; trying again in {:.1} s", wait.as_secs_f64()),
         }
+    }
+
+    /// Whether each of `CAPABILITIES` is needed.
+    fn needs(&self) -> [bool; 3] {
+        [self.out_of_step, self.chosen_actions, self.environment_parameters]
     }
 }
 
@@ -158,6 +173,9 @@ pub struct Episode {
 
 /// The leaves of a batch: little-endian bytes with a leading axis N. See `bytes` and `values`.
 pub type Leaves = Vec<Vec<u8>>;
+
+/// Parameters of environments: names, each with the values of the N environments.
+pub type Parameters = Vec<(String, Vec<f64>)>;
 
 /// The outcome of the last actions. A mask is empty (all false) or has N entries.
 #[derive(Clone, Debug, Default)]
@@ -176,10 +194,14 @@ pub struct Outcome {
     pub episodes: Vec<Episode>,
     /// With `out_of_step`: true if no action is wanted. Empty in `reset`.
     pub idle: Vec<bool>,
+    /// With `chosen_actions`: true if the environment took its row of `action` instead of the agent's action.
+    pub chosen: Vec<bool>,
+    /// Required if `chosen` has a true entry. Other rows are ignored.
+    pub action: Leaves,
 }
 
 enum Answer {
-    Welcome,
+    Welcome([bool; 3]), // the capabilities that it grants
     Actions(Leaves),
     Returns(Vec<f64>),
     Pong,
@@ -207,6 +229,8 @@ pub struct Client {
     buffer: Vec<u8>,
     scalars: Vec<u8>,
     between: Vec<bool>,
+    parameters: Parameters,
+    informed: bool, // the caller has read the parameters of this connection
     session: String,
     algorithm: String,
 }
@@ -256,6 +280,8 @@ impl Client {
             buffer: vec![],
             scalars: vec![],
             between: vec![false; n],
+            parameters: vec![],
+            informed: false,
             algorithm: String::new(),
             config,
         })
@@ -430,29 +456,27 @@ impl Client {
             kind if kind != due => {
                 return Err(self.mistake(3, &format!("message {kind} of the server is not allowed now")));
             }
-            WELCOME => self.read_welcome(&m).map(|()| Answer::Welcome),
-            ACTIONS => read_actions(&m, &self.action, n).map(Answer::Actions),
-            _ => read_returns(&m, n).map(Answer::Returns),
+            WELCOME => self.read_welcome(&m).map(Answer::Welcome),
+            ACTIONS => read_actions(&m, &self.action, n)
+                .and_then(|actions| self.update_parameters(&m).map(|()| Answer::Actions(actions))),
+            _ => read_numbers(&m, 1, n).map(Answer::Returns),
         };
-        read.map(Some).map_err(|code| {
-            if code != SPACE {
-                return self.mistake(code, "an answer with a value outside the agreed range");
-            }
-            self.say_bye("the welcome lacks out_of_step");
-            self.hang_up();
-            Error::Failed { code, sentence: format!("{}: {LACKS_OUT_OF_STEP}", self.place()) }
-        })
+        read.map(Some).map_err(|code| self.mistake(code, "an answer with a value outside the agreed range"))
     }
 
-    fn read_welcome(&mut self, m: &Message) -> Result<(), u64> {
+    /// Returns the capabilities that the welcome grants.
+    fn read_welcome(&mut self, m: &Message) -> Result<[bool; 3], u64> {
         let pieces = m.all(5);
         let limits = Message::parse(&pieces).ok_or(MALFORMED)?;
         let (session, algorithm) = (m.text(3).ok_or(MALFORMED)?, m.text(4).ok_or(MALFORMED)?);
         m.text(2).ok_or(MALFORMED)?;
         let (most, idle, heartbeat) = ((limits.integer(1) & 0xffff_ffff) as usize, limits.double(2), limits.double(3));
-        let total = |leaves: &[Leaf]| leaves.iter().map(Leaf::size).sum::<usize>() * self.config.environments;
-        let twice = if self.config.autoreset.contains(&Autoreset::SameStep) { 2 } else { 1 };
-        let (granted, asked) = (m.integer(6) != 0, self.config.out_of_step);
+        let n = self.config.environments;
+        let total = |leaves: &[Leaf]| leaves.iter().map(Leaf::size).sum::<usize>() * n;
+        let copies = if self.config.autoreset.contains(&Autoreset::SameStep) { 2 } else { 1 };
+        let (seen, acted) = (copies * total(&self.observation), total(&self.action));
+        let least = if self.config.chosen_actions { seen + acted } else { seen.max(acted) };
+        let (granted, needs) = ([6, 7, 8].map(|field| m.integer(field) != 0), self.config.needs());
         if m.integer(1) != 1 {
             return Err(4);
         }
@@ -462,15 +486,34 @@ impl Client {
         if session.len() > 128 || !session.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
             return Err(VALUE);
         }
-        if twice * total(&self.observation) > most || total(&self.action) > most {
-            return Err(9);
+        let names = read_names(m)?;
+        let values = read_numbers(m, 10, names.len() * n)?;
+        if (0..3).any(|i| granted[i] && !needs[i]) || !granted[2] && !names.is_empty() {
+            return Err(VALUE);
         }
-        if granted != asked {
-            return Err(if asked { SPACE } else { VALUE });
+        if least > most {
+            return Err(LIMIT);
         }
+        let column = |at| values.iter().skip(at).step_by(names.len()).copied().collect();
+        self.parameters = names.iter().enumerate().map(|(at, name)| (name.clone(), column(at))).collect();
+        self.informed = false;
         (self.session, self.algorithm, self.limit) = (session, algorithm, most);
         (self.name_limits, self.names) = ((limits.integer(4), limits.integer(5)), HashSet::new());
         self.silence = Duration::from_secs_f64((3.0 * heartbeat).clamp(5.0, 1e6));
+        Ok(granted)
+    }
+
+    /// Replace the parameters for which an answer has new values.
+    fn update_parameters(&mut self, m: &Message) -> Result<(), u64> {
+        let n = if self.config.environment_parameters { self.config.environments } else { 0 };
+        let of = m.integers(2, n).ok_or(MALFORMED)?;
+        if of.windows(2).any(|two| two[0] >= two[1]) || of.last().map_or(false, |last| *last >= n as u64) {
+            return Err(VALUE);
+        }
+        let count = self.parameters.len();
+        for (at, value) in read_numbers(m, 3, of.len() * count)?.into_iter().enumerate() {
+            self.parameters[at % count].1[of[at / count] as usize] = value;
+        }
         Ok(())
     }
 
@@ -533,9 +576,21 @@ impl Client {
         let hello = hello.space(8, &g.observation).space(9, &g.action).integer(10, g.environments as u64);
         let hello = hello.packed(11, g.autoreset.iter().map(|habit| *habit as u64)).integer(12, g.mode as u64);
         let hello = hello.text(13, &self.session).integer(14, g.reports_episodes.into());
-        let hello = hello.integer(15, g.out_of_step.into());
+        let hello = (15..).zip(g.needs()).fold(hello, |hello, (field, needed)| hello.integer(field, needed.into()));
         self.send(HELLO, &hello)?;
-        self.hear(WELCOME)?;
+        if self.config.environment_parameters {
+            self.limit += 2048 * self.config.environments;
+        }
+        if let Answer::Welcome(granted) = self.hear(WELCOME)? {
+            let needs = self.config.needs();
+            if let Some(i) = (0..3).find(|&i| needs[i] && !granted[i]) {
+                let (name, what) = CAPABILITIES[i];
+                self.say_bye(&format!("the welcome lacks {name}"));
+                let why = format!("the server or its algorithm does not support {what}");
+                let sentence = format!("{address}: {why}: use another algorithm, or do not set {name}");
+                return Err(Error::Failed { code: SPACE, sentence });
+            }
+        }
         if let Some(stream) = &self.stream {
             let _ = stream.set_read_timeout(Some(self.silence));
         }
@@ -591,30 +646,35 @@ impl Client {
         Ok(answer)
     }
 
-    /// Check a batch, without its void rows.
-    fn fit(&self, leaves: &Leaves, live: impl Fn(usize) -> bool) -> Result<(), Error> {
-        let (n, due) = (leaves.len(), self.observation.len());
+    /// Check a batch of observations, or of actions (`acting`), without its void rows.
+    fn fit(&self, leaves: &Leaves, acting: bool, live: impl Fn(usize) -> bool) -> Result<(), Error> {
+        let (space, what) = if acting { (&self.action, "action") } else { (&self.observation, "observation") };
+        let (n, due) = (leaves.len(), space.len());
         if n != due {
-            return invalid(format!("an observation has {n} leaves; the space has {due}"));
+            return invalid(format!("an {what} has {n} leaves; the space has {due}"));
         }
         let rows: Vec<bool> = (0..self.config.environments).map(live).collect();
         let rows = rows.contains(&false).then_some(&rows[..]);
-        let legal = |(leaf, data): (&Leaf, &Vec<u8>)| leaf.legal(data, self.config.environments, rows, false);
-        match self.observation.iter().zip(leaves).position(|pair| !legal(pair)) {
+        let legal = |(leaf, data): (&Leaf, &Vec<u8>)| leaf.legal(data, self.config.environments, rows, acting);
+        match space.iter().zip(leaves).position(|pair| !legal(pair)) {
             Some(i) => invalid(format!(
-                "leaf {i} of the observation has a wrong size, or a value that is NaN, infinite or outside the space"
+                "leaf {i} of the {what} has a wrong size, or a value that is NaN, infinite or outside the space"
             )),
             None => Ok(()),
         }
     }
 
-    /// Check the lengths of masks, and whether environments may be idle.
-    fn masks(&self, idle: &[bool], masks: &[&[bool]]) -> Result<(), Error> {
-        let n = self.config.environments;
-        if let Some(i) = idle.iter().position(|one| *one && !self.config.out_of_step) {
-            return invalid(format!("environment {i} is idle: set out_of_step in the configuration"));
+    /// Check the lengths of masks, and whether the capabilities of the first two are set.
+    fn masks(&self, idle: &[bool], chosen: &[bool], masks: &[&[bool]]) -> Result<(), Error> {
+        let (g, n) = (&self.config, self.config.environments);
+        let marks =
+            [("idle", idle, "out_of_step", g.out_of_step), ("chosen", chosen, "chosen_actions", g.chosen_actions)];
+        for (name, mask, flag, set) in marks {
+            if let Some(i) = mask.iter().position(|one| *one && !set) {
+                return invalid(format!("{name} marks environment {i}: set {flag} in the configuration"));
+            }
         }
-        match masks.iter().chain([&idle]).find(|mask| !mask.is_empty() && mask.len() != n) {
+        match masks.iter().chain([&idle, &chosen]).find(|mask| !mask.is_empty() && mask.len() != n) {
             Some(mask) => invalid(format!("a mask has {} entries; there are {n} environments", mask.len())),
             None => Ok(()),
         }
@@ -630,12 +690,15 @@ impl Client {
         if self.playing {
             return invalid("an episode is in progress: call reset first");
         }
-        self.masks(idle, &[partial])?;
+        self.masks(idle, &[], &[partial])?;
         let n = self.config.environments;
-        self.fit(observation, |i| !on(idle, i))?;
-        let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial).mask(3, idle);
+        self.fit(observation, false, |i| !on(idle, i))?;
+        let all = vec![true; n];
         loop {
             self.connect()?;
+            // An episode that began without the parameters of this connection is partial.
+            let partial = if self.informed || self.parameters.is_empty() { partial } else { &all };
+            let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial).mask(3, idle);
             let answer = self.look_around().and_then(|()| self.ask(INIT, &content, ACTIONS));
             match answer {
                 Ok(Answer::Actions(actions)) => {
@@ -659,7 +722,7 @@ impl Client {
         if !self.playing {
             return invalid("no episode is in progress: call init first");
         }
-        self.masks(&o.idle, &[&o.terminated, &o.truncated])?;
+        self.masks(&o.idle, &o.chosen, &[&o.terminated, &o.truncated])?;
         if o.reward.len() != n {
             return invalid(format!("{} rewards; there are {n} environments", o.reward.len()));
         }
@@ -677,6 +740,9 @@ impl Client {
             if stepping && ended[i] && (self.habit(i) == Autoreset::Disabled || self.between[i]) {
                 return invalid(format!("the episode of environment {i} cannot end in this step"));
             }
+            if on(&o.chosen, i) && (self.between[i] || stepping && on(&o.idle, i) && !ended[i]) {
+                return invalid(format!("chosen marks environment {i}, which took no action"));
+            }
             needed |= cut[i] && (!stepping || self.habit(i) == Autoreset::SameStep);
             allowed |= ended[i] && self.habit(i) == Autoreset::SameStep;
         }
@@ -688,7 +754,10 @@ impl Client {
                 return invalid("a final observation was given, but no episode ended");
             }
             let same = |i| !stepping || ended[i] && self.habit(i) == Autoreset::SameStep;
-            self.fit(&o.final_observation, same)?;
+            self.fit(&o.final_observation, false, same)?;
+        }
+        if o.chosen.contains(&true) {
+            self.fit(&o.action, true, |i| o.chosen[i])?;
         }
         if o.episodes.len() > if self.config.reports_episodes { n } else { 0 } {
             return invalid("episodes without reports_episodes, or too many");
@@ -698,7 +767,7 @@ impl Client {
         }
         if stepping {
             let live = |i| !on(&o.idle, i) || ended[i] && self.habit(i) == Autoreset::NextStep;
-            self.fit(&o.observation, live)?;
+            self.fit(&o.observation, false, live)?;
         }
         Ok((ended, cut))
     }
@@ -713,7 +782,8 @@ impl Client {
         let first: Vec<bool> = (0..n).map(|i| self.between[i] && !on(&o.idle, i)).collect();
         let content = content.mask(3, &o.terminated).mask(4, &cut);
         let content = content.leaves(5, &self.observation, &o.final_observation, n).mask(6, &first);
-        match self.ask(STEP, &episodes(content, 7, &o.episodes).mask(8, &o.idle), ACTIONS)? {
+        let content = episodes(content, 7, &o.episodes).mask(8, &o.idle);
+        match self.ask(STEP, &self.chosen(content, 9, o), ACTIONS)? {
             Answer::Actions(actions) => {
                 let leaves = |i| ended[i] && (on(&o.idle, i) || self.habit(i) == Autoreset::NextStep);
                 self.between = (0..n).map(|i| leaves(i) || self.between[i] && on(&o.idle, i)).collect();
@@ -729,10 +799,27 @@ impl Client {
         self.look_around()?;
         let content = Part::default().doubles(1, &o.reward).mask(2, &cut);
         let content = content.leaves(3, &self.observation, &o.final_observation, self.config.environments);
-        match self.ask(RESET, &episodes(content, 4, &o.episodes), RETURNS)? {
+        match self.ask(RESET, &self.chosen(episodes(content, 4, &o.episodes), 5, o), RETURNS)? {
             Answer::Returns(returns) => Ok(returns),
             _ => invalid("no returns"),
         }
+    }
+
+    /// Add the actions that the client chose, if there are any.
+    fn chosen(&self, part: Part, field: u64, o: &Outcome) -> Part {
+        let action = if o.chosen.contains(&true) { &o.action[..] } else { &[] };
+        part.mask(field, &o.chosen).leaves(field + 1, &self.action, action, self.config.environments)
+    }
+
+    /// Return the server's parameters for the next episode of each environment, with `environment_parameters`. Read them
+    /// before an environment begins an episode. Connects if there is no connection.
+    pub fn parameters(&mut self) -> Result<Parameters, Error> {
+        if !self.config.environment_parameters {
+            return invalid("to read parameters, set environment_parameters in the configuration");
+        }
+        self.connect()?;
+        self.informed = true;
+        Ok(self.parameters.clone())
     }
 
     /// Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns false if it is dropped: there

@@ -5,6 +5,7 @@ use crate::space::{Leaf, Space};
 pub(crate) const MALFORMED: u64 = 1;
 pub(crate) const SPACE: u64 = 6;
 pub(crate) const VALUE: u64 = 8;
+pub(crate) const LIMIT: u64 = 9;
 
 /// A message, or a part of one, that is being written.
 #[derive(Default)]
@@ -161,7 +162,7 @@ impl<'a> Message<'a> {
     }
 
     /// Integers, packed or not: at most `most` + 1.
-    fn integers(&self, number: u64, most: usize) -> Option<Vec<u64>> {
+    pub fn integers(&self, number: u64, most: usize) -> Option<Vec<u64>> {
         let mut all = vec![];
         for f in self.0.iter().filter(|f| f.number == number && matches!(f.kind, 0 | 2)) {
             let mut rest = f.bytes;
@@ -239,10 +240,26 @@ pub(crate) fn read_actions(m: &Message, leaves: &[Leaf], n: usize) -> Result<Vec
         .collect()
 }
 
-/// The returns of a reset, or an error code.
-pub(crate) fn read_returns(m: &Message, n: usize) -> Result<Vec<f64>, u64> {
+/// The names of parameters, or an error code.
+pub(crate) fn read_names(m: &Message) -> Result<Vec<String>, u64> {
+    let (all, mut names) = (m.all(9), vec![]);
+    if all.len() > 64 || all.iter().any(|name| name.len() > 256) {
+        return Err(LIMIT);
+    }
+    for bytes in all {
+        let name = String::from_utf8(bytes.to_vec()).map_err(|_| MALFORMED)?;
+        if name.is_empty() || name.contains(char::is_control) || names.contains(&name) {
+            return Err(VALUE);
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// The `n` returns of a reset or values of parameters, or an error code.
+pub(crate) fn read_numbers(m: &Message, number: u64, n: usize) -> Result<Vec<f64>, u64> {
     let mut all = vec![];
-    for f in m.0.iter().filter(|f| f.number == 1 && (f.kind == 1 || f.kind == 2)) {
+    for f in m.0.iter().filter(|f| f.number == number && (f.kind == 1 || f.kind == 2)) {
         if f.bytes.len() % 8 != 0 {
             return Err(MALFORMED);
         }

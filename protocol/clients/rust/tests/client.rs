@@ -176,15 +176,60 @@ fn final_observations() {
     server.join().unwrap();
 }
 
-/// A welcome with `out_of_step`.
-fn grants() -> Vec<u8> {
-    unhex(&format!("0000002e0a2c{}3001", &WELCOME[12..]))
+/// A field of bytes.
+fn part(tag: u8, content: &[u8]) -> Vec<u8> {
+    let size = content.len();
+    let head = if size < 128 { vec![tag, size as u8] } else { vec![tag, size as u8 | 128, (size >> 7) as u8] };
+    [&head, content].concat()
 }
 
-fn answers(n: u8) -> Vec<u8> {
-    let content = [vec![8, 9, 0x12, 1, n, 0x1a, 8 * n], vec![0; 8 * n as usize]].concat();
-    let size = content.len() as u8;
-    [vec![0, 0, 0, size + 4, 0x12, size + 2, 0x0a, size], content].concat()
+/// A message in a frame.
+fn framed(tag: u8, content: &[u8]) -> Vec<u8> {
+    let payload = part(tag, content);
+    [&(payload.len() as u32).to_be_bytes(), &payload[..]].concat()
+}
+
+const OUT_OF_STEP: [u8; 2] = [0x30, 1];
+const CHOSEN_ACTIONS: [u8; 2] = [0x38, 1];
+
+/// A welcome with more fields, such as `OUT_OF_STEP`.
+fn grants(fields: &[u8]) -> Vec<u8> {
+    framed(0x0a, &[&unhex(WELCOME)[6..], fields].concat())
+}
+
+/// The fields of a welcome with parameters.
+fn named(names: &[&str], numbers: &[f64]) -> Vec<u8> {
+    let names = names.iter().flat_map(|name| part(0x4a, name.as_bytes())).collect();
+    [vec![0x40, 1], names, part(0x52, &bytes(numbers))].concat()
+}
+
+/// The fields of actions with parameters.
+fn change(of: &[u8], numbers: &[f64]) -> Vec<u8> {
+    [part(0x12, of), part(0x1a, &bytes(numbers))].concat()
+}
+
+/// A leaf of actions.
+fn acts(tag: u8, action: &[i64]) -> Vec<u8> {
+    part(tag, &[vec![8, 9, 0x12, 1, action.len() as u8], part(0x1a, &bytes(action))].concat())
+}
+
+/// Actions with more fields.
+fn renews(n: usize, fields: &[u8]) -> Vec<u8> {
+    framed(0x12, &[&acts(0x0a, &vec![0; n]), fields].concat())
+}
+
+fn answers(n: usize) -> Vec<u8> {
+    renews(n, &[])
+}
+
+fn frames(told: &[u8]) -> Vec<&[u8]> {
+    let (mut frames, mut rest) = (vec![], told);
+    while !rest.is_empty() {
+        let (frame, others) = rest.split_at(4 + usize::from(rest[3]) + 256 * usize::from(rest[2]));
+        frames.push(frame);
+        rest = others;
+    }
+    frames
 }
 
 fn is_invalid<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
@@ -197,7 +242,7 @@ fn is_invalid<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
 /// Two players take turns: the example of section 8. Void rows are NaN.
 #[test]
 fn players_take_turns() {
-    let mut script = vec![grants()];
+    let mut script = vec![grants(&OUT_OF_STEP)];
     script.extend(vec![answers(2); 7]);
     script.push(unhex("000000141a120a1000000000000000000000000000000000"));
     let (address, server) = serve(vec![script]);
@@ -235,13 +280,7 @@ fn players_take_turns() {
     client.reset(&end).unwrap(); // they have left: nothing is truncated
     drop(client);
     let told = server.join().unwrap();
-    let mut frames: Vec<&[u8]> = vec![];
-    let mut rest = &told[..];
-    while !rest.is_empty() {
-        let (frame, others) = rest.split_at(4 + usize::from(rest[3]) + 256 * usize::from(rest[2]));
-        frames.push(frame);
-        rest = others;
-    }
+    let frames = frames(&told);
     assert!(frames[0].ends_with(&[0x60, 1, 0x78, 1]), "{:02x?}", frames[0]);
     let ends = ["1a020001", "3202000142020100", "42020001", "1a02010142020101", "42020101", "32020101"];
     for (frame, end) in frames[1..].iter().zip(ends) {
@@ -256,7 +295,8 @@ fn players_take_turns() {
 fn idle_by_autoreset_mode() {
     let (seen, all, nan) = (vec![bytes(&[0f32; 6])], vec![true; 3], f32::NAN);
     let idle = Outcome { reward: vec![0.0; 3], observation: seen.clone(), idle: all.clone(), ..Outcome::default() };
-    let (address, server) = serve(vec![vec![unhex(WELCOME), answers(3)], vec![grants(), answers(3), answers(3)]]);
+    let (address, server) =
+        serve(vec![vec![unhex(WELCOME), answers(3)], vec![grants(&OUT_OF_STEP), answers(3), answers(3)]]);
     let mut config = point(&address);
     config.environments = 3;
     let mut client = Client::new(config.clone()).unwrap();
@@ -286,27 +326,221 @@ fn idle_by_autoreset_mode() {
     server.join().unwrap();
 }
 
-/// The flag must be in the hello and in the welcome, or in neither.
+/// A person takes over. Rows that are not chosen are not actions.
 #[test]
-fn flag_of_welcome() {
-    for (asked, welcome, due, part, bye) in [
-        (false, unhex(WELCOME), 0, "", ""),
-        (true, grants(), 0, "", ""),
-        (true, unhex(WELCOME), 6, "does not support environments out of step", "the welcome lacks out_of_step"),
-        (false, grants(), 8, "the server's mistake", "an answer with a value outside the agreed range"),
-    ] {
-        let (address, server) = serve(vec![vec![welcome, vec![]]]);
+fn chosen_actions() {
+    let (all, observation) = (vec![true; 2], vec![bytes(&[0f32; 4])]);
+    let took = |action: [i64; 2], chosen: &[bool]| Outcome {
+        reward: vec![0.0; 2],
+        observation: observation.clone(),
+        action: vec![bytes(&action)],
+        chosen: chosen.to_vec(),
+        ..Outcome::default()
+    };
+    let returns = unhex("000000141a120a1000000000000000000000000000000000");
+    let mut script = vec![grants(&[OUT_OF_STEP, CHOSEN_ACTIONS].concat())];
+    script.extend(vec![answers(2); 6]);
+    let (address, server) = serve(vec![vec![unhex(WELCOME), answers(2), answers(2)], [script, vec![returns]].concat()]);
+    let mut config = point(&address);
+    (config.environments, config.autoreset) = (2, vec![Autoreset::NextStep]);
+    let mut client = Client::new(config.clone()).unwrap();
+    client.init(&observation, &[]).unwrap();
+    is_invalid(client.step(&took([0, 0], &[false, true])), "environment 1: set chosen_actions");
+    client.step(&took([0, 0], &[false; 2])).unwrap();
+    drop(client);
+    (config.out_of_step, config.chosen_actions) = (true, true);
+    let mut client = Client::new(config).unwrap();
+    client.init(&observation, &[]).unwrap();
+    is_invalid(client.step(&took([0, 0], &[true])), "1 entries");
+    is_invalid(client.step(&took([0, 3], &all)), "leaf 0 of the action");
+    is_invalid(client.step(&took([-1, 0], &all)), "leaf 0 of the action");
+    is_invalid(client.step(&Outcome { action: vec![], ..took([0, 0], &all) }), "an action has 0 leaves");
+    is_invalid(client.step(&Outcome { action: vec![vec![0; 8]], ..took([0, 0], &all) }), "leaf 0 of the action");
+    is_invalid(client.reset(&Outcome { observation: vec![], ..took([0, 3], &all) }), "leaf 0 of the action");
+    client.step(&took([-1, 2], &[false, true])).unwrap();
+    client.step(&took([9, 9], &[false; 2])).unwrap();
+    client.step(&Outcome { action: vec![], ..took([0, 0], &[]) }).unwrap();
+    let over = Outcome { terminated: vec![false, true], idle: all.clone(), ..took([9, 1], &[false, true]) };
+    is_invalid(client.step(&Outcome { chosen: all.clone(), ..over.clone() }), "chosen marks environment 0");
+    client.step(&over).unwrap();
+    is_invalid(client.step(&took([0, 0], &all)), "chosen marks environment 1"); // it is `first`
+    is_invalid(client.reset(&Outcome { observation: vec![], ..took([0, 0], &all) }), "chosen marks environment 1");
+    client.step(&took([2, 9], &[true, false])).unwrap();
+    client.reset(&Outcome { observation: vec![], ..took([2, 1], &all) }).unwrap();
+    drop(client);
+    let told = server.join().unwrap();
+    let frames: Vec<&[u8]> = frames(&told).into_iter().skip_while(|frame| !frame.ends_with(&[0x80, 1, 1])).collect();
+    let own = |masks: &str, tag: u8, action: [i64; 2]| [unhex(masks), acts(tag, &action)].concat();
+    assert!(frames[2].ends_with(&own("4a020001", 0x52, [-1, 2])), "{:02x?}", frames[2]);
+    assert_eq!(frames[3], frames[4]); // neither has an action
+    assert!(frames[5].ends_with(&own("420201014a020001", 0x52, [9, 1])), "{:02x?}", frames[5]);
+    assert!(frames[6].ends_with(&own("320200014a020100", 0x52, [2, 9])), "{:02x?}", frames[6]);
+    assert!(frames[7].ends_with(&own("2a020101", 0x32, [2, 1])), "{:02x?}", frames[7]);
+}
+
+/// With `chosen_actions`, the longest step has observations and actions: 8 and 8 bytes.
+#[test]
+fn frame_limit_includes_chosen_actions() {
+    for (asked, limit, fits) in [(true, 16, true), (true, 15, false), (false, 8, true), (false, 7, false)] {
+        let more = [if asked { CHOSEN_ACTIONS.to_vec() } else { vec![] }, vec![0x2a, 2, 8, limit]].concat();
+        let (address, server) = serve(vec![vec![grants(&more)]]);
         let mut config = point(&address);
-        (config.out_of_step, config.retry) = (asked, Duration::from_secs(60));
+        config.chosen_actions = asked;
         let mut client = Client::new(config).unwrap();
         match client.connect() {
-            Err(Error::Failed { code, sentence }) if code == due => assert!(sentence.contains(part), "{sentence}"),
-            Ok(()) if due == 0 => {}
+            Err(Error::Failed { code: 9, .. }) if !fits => {}
+            Ok(()) if fits => {}
+            other => panic!("{limit}: {other:?}"),
+        }
+        drop(client);
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn parameters_change_with_actions() {
+    let first = named(&["size", "gravity"], &[1.0, 2.0, 3.0, 4.0]);
+    let (both, one) = (change(&[0, 1], &[5.0, 6.0, 7.0, -1e30]), change(&[1], &[8.0, 9.0]));
+    let script = vec![grants(&first), renews(2, &both), renews(2, &one), answers(2)];
+    let (address, server) = serve(vec![vec![unhex(WELCOME)], script, vec![grants(&named(&[], &[])), answers(2)]]);
+    let mut config = point(&address);
+    config.environments = 2;
+    let mut client = Client::new(config.clone()).unwrap();
+    is_invalid(client.parameters(), "environment_parameters");
+    client.connect().unwrap();
+    drop(client);
+    config.environment_parameters = true;
+    let mut client = Client::new(config.clone()).unwrap();
+    let has = |client: &mut Client, sizes: [f64; 2], gravities: [f64; 2]| {
+        let due: [(String, Vec<f64>); 2] = [("size".into(), sizes.to_vec()), ("gravity".into(), gravities.to_vec())];
+        assert_eq!(client.parameters().unwrap(), due);
+    };
+    let observation = vec![bytes(&[0f32; 4])];
+    let outcome = Outcome { reward: vec![0.0; 2], observation: observation.clone(), ..Outcome::default() };
+    has(&mut client, [1.0, 3.0], [2.0, 4.0]); // it connects
+    client.init(&observation, &[]).unwrap();
+    has(&mut client, [5.0, 7.0], [6.0, -1e30]);
+    client.step(&outcome).unwrap();
+    has(&mut client, [5.0, 8.0], [6.0, 9.0]);
+    client.step(&outcome).unwrap();
+    has(&mut client, [5.0, 8.0], [6.0, 9.0]);
+    drop(client);
+    let mut client = Client::new(config).unwrap(); // without parameters, episodes are not partial
+    client.init(&observation, &[]).unwrap();
+    assert!(client.parameters().unwrap().is_empty());
+    drop(client);
+    let told = server.join().unwrap();
+    assert_eq!((contains(&told, "6001880101"), contains(&told, "12020101")), (2, 0));
+}
+
+/// An episode that did not begin with parameters of its connection is partial.
+#[test]
+fn partial_without_parameters_of_connection() {
+    let welcome = grants(&named(&["size"], &[1.0, 2.0]));
+    let lost = vec![welcome.clone(), answers(2), vec![]];
+    let returns = unhex("000000141a120a1000000000000000000000000000000000");
+    let last = vec![welcome, answers(2), returns, answers(2)];
+    let (address, server) = serve(vec![lost.clone(), lost.clone(), last]);
+    let mut config = point(&address);
+    (config.environments, config.environment_parameters, config.retry) = (2, true, Duration::from_secs(60));
+    let mut client = Client::new(config).unwrap();
+    let observation = vec![bytes(&[0f32; 4])];
+    let outcome = Outcome { reward: vec![0.0; 2], observation: observation.clone(), ..Outcome::default() };
+    client.parameters().unwrap();
+    client.init(&observation, &[]).unwrap();
+    assert!(matches!(client.step(&outcome), Err(Error::Interrupted { .. })));
+    client.init(&observation, &[false, true]).unwrap(); // it reconnects
+    assert!(matches!(client.step(&outcome), Err(Error::Interrupted { .. })));
+    client.parameters().unwrap(); // it reconnects
+    client.init(&observation, &[false, true]).unwrap();
+    client.reset(&Outcome { observation: vec![], ..outcome }).unwrap();
+    client.init(&observation, &[]).unwrap();
+    drop(client);
+    let told = server.join().unwrap();
+    let inits: Vec<&[u8]> = frames(&told).into_iter().filter(|frame| frame[4] == 0x12).collect();
+    let partial: Vec<bool> = inits.iter().map(|frame| frame.ends_with(&[0x12, 2, 1, 1])).collect();
+    assert_eq!(partial, [false, true, false, false]);
+    assert!(inits[2].ends_with(&[0x12, 2, 0, 1]), "{:02x?}", inits[2]);
+}
+
+#[test]
+fn invalid_parameters_are_refused() {
+    let (long, longer) = ("x".repeat(256), "x".repeat(257));
+    let right = named(&["a", "b"], &[1.0, 2.0, 3.0, 4.0]);
+    for (welcome, more, due) in [
+        (right.clone(), change(&[0, 1], &[1e30, 2.0, 3.0, 4.0]), 0),
+        (right.clone(), change(&[], &[]), 0),
+        (named(&[&long], &[1.0, 2.0]), vec![], 0),
+        (named(&[&longer], &[1.0, 2.0]), vec![], 9),
+        (named(&["a"; 65], &[1.0; 130]), vec![], 9),
+        (named(&["a", "a"], &[1.0, 2.0, 3.0, 4.0]), vec![], 8),
+        (named(&["a", ""], &[1.0, 2.0, 3.0, 4.0]), vec![], 8),
+        (named(&["a", "b\n"], &[1.0, 2.0, 3.0, 4.0]), vec![], 8),
+        ([named(&["a"], &[1.0, 2.0]), vec![0x4a, 1, 255]].concat(), vec![], 1),
+        (named(&["a", "b"], &[1.0, 2.0, 3.0]), vec![], 8),
+        (named(&["a", "b"], &[1.0; 5]), vec![], 8),
+        (named(&[], &[1.0]), vec![], 8),
+        (named(&["a"], &[1.0, f64::NAN]), vec![], 8),
+        (named(&["a"], &[1.0, f64::INFINITY]), vec![], 8),
+        (named(&["a"], &[1.0, -2e30]), vec![], 8),
+        (right[2..].to_vec(), vec![], 8), // without the capability
+        (right.clone(), change(&[0], &[1.0]), 8),
+        (right.clone(), change(&[], &[1.0, 2.0]), 8),
+        (right.clone(), change(&[1], &[1.0, f64::NAN]), 8),
+        (right.clone(), change(&[1], &[2e30, 1.0]), 8),
+        (right.clone(), change(&[1, 0], &[1.0, 2.0, 3.0, 4.0]), 8),
+        (right.clone(), change(&[1, 1], &[1.0, 2.0, 3.0, 4.0]), 8),
+        (right.clone(), change(&[2], &[1.0, 2.0]), 8),
+        (right.clone(), change(&[128], &[]), 1),
+    ] {
+        let (address, server) = serve(vec![vec![grants(&welcome), renews(2, &more)]]);
+        let mut config = point(&address);
+        (config.environments, config.environment_parameters) = (2, true);
+        let mut client = Client::new(config).unwrap();
+        match client.init(&vec![bytes(&[0f32; 4])], &[]) {
+            Err(Error::Failed { code, .. }) if code == due => {}
+            Ok(_) if due == 0 => {}
             other => panic!("{due}: {other:?}"),
         }
         drop(client);
-        let told = server.join().unwrap();
-        assert!(told.ends_with(bye.as_bytes()), "{told:02x?}");
+        server.join().unwrap();
+    }
+    let (address, server) = serve(vec![vec![unhex(WELCOME), renews(1, &change(&[0], &[]))]]);
+    let mut client = Client::new(point(&address)).unwrap();
+    let result = client.init(&seen(0.0, 0.0), &[]); // without the capability
+    assert!(matches!(result, Err(Error::Failed { code: 8, .. })), "{result:?}");
+    drop(client);
+    server.join().unwrap();
+}
+
+/// A flag must be in the hello and in the welcome, or in neither.
+#[test]
+fn flags_of_welcome() {
+    let what = ["environments out of step", "actions of the client", "parameters of environments"];
+    for (at, name) in ["out_of_step", "chosen_actions", "environment_parameters"].into_iter().enumerate() {
+        let grants = grants(&[0x30 + 8 * at as u8, 1]);
+        let lacks = format!("the server or its algorithm does not support {}", what[at]);
+        for (asked, welcome, due, part, bye) in [
+            (false, unhex(WELCOME), 0, "", ""),
+            (true, grants.clone(), 0, "", ""),
+            (true, unhex(WELCOME), 6, &*lacks, &*format!("the welcome lacks {name}")),
+            (false, grants, 8, "the server's mistake", "an answer with a value outside the agreed range"),
+        ] {
+            let (address, server) = serve(vec![vec![welcome, vec![]]]);
+            let mut config = point(&address);
+            let flags = [&mut config.out_of_step, &mut config.chosen_actions, &mut config.environment_parameters];
+            *flags.into_iter().nth(at).unwrap() = asked;
+            config.retry = Duration::from_secs(60);
+            let mut client = Client::new(config).unwrap();
+            match client.connect() {
+                Err(Error::Failed { code, sentence }) if code == due => assert!(sentence.contains(part), "{sentence}"),
+                Ok(()) if due == 0 => {}
+                other => panic!("{due}: {other:?}"),
+            }
+            drop(client);
+            let told = server.join().unwrap();
+            assert!(told.ends_with(bye.as_bytes()), "{told:02x?}");
+        }
     }
 }
 
@@ -394,9 +628,10 @@ fn changed_answers_are_accepted_or_refused() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % n
     };
+    let granted = [&OUT_OF_STEP[..], &CHOSEN_ACTIONS, &named(&["size", "gravity"], &[1.0, 2.0])].concat();
     let mut scripts = vec![];
     for round in 0..1000 {
-        let mut frames = [unhex(WELCOME), unhex(ACTIONS)];
+        let mut frames = [grants(&granted), renews(1, &change(&[0], &[3.0, 4.0]))];
         let changed = &mut frames[round % 2];
         for _ in 0..1 + below(3) {
             let at = 4 + below(changed.len() - 4);
@@ -410,9 +645,11 @@ fn changed_answers_are_accepted_or_refused() {
         scripts.push(frames.to_vec());
     }
     let (address, server) = serve(scripts);
+    let mut config = point(&address);
+    (config.out_of_step, config.chosen_actions, config.environment_parameters) = (true, true, true);
     let (mut understood, mut refused) = (0, 0);
     for _ in 0..1000 {
-        let mut client = Client::new(point(&address)).unwrap();
+        let mut client = Client::new(config.clone()).unwrap();
         match client.init(&seen(0.0, 0.0), &[]) {
             Ok(_) => understood += 1,
             Err(Error::Invalid { sentence }) => panic!("{sentence}"),

@@ -92,16 +92,20 @@ module RLX
     end
 
     # The bytes of numbers (an Array, or a String that holds them already) for n environments. The values of rows that are
-    # +hidden+ are not checked.
-    def pack(values, count, hidden = [])
-      data = values.is_a?(String) ? values.b : bytes_of(Array(values), hidden)
+    # +hidden+ are not checked. +kind+: :observation, or :action, whose values must be within the bounds.
+    def pack(values, count, hidden = [], kind = :observation)
+      values = Array(values) unless values.is_a?(String)
+      data = values.is_a?(String) ? values.b : bytes_of(values, hidden, kind)
       unless data.bytesize == count * @size
-        raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are needed"
+        raise ArgumentError, "a leaf of the #{kind} has #{data.bytesize} bytes; #{count} x #{@size} are needed"
       end
-      if !@free || @float
+      bounded = kind == :action
+      if !@free || @float || bounded
         values = unpack(data) if values.is_a?(String) || @dtype == :float32 # a number beyond float32 becomes infinite
         values = values.each_slice(@elements).reject.with_index { |_, i| hidden[i] }.flatten(1) if hidden.any?
-        raise ArgumentError, "a leaf of the observation has a value that is NaN, infinite or outside the space" unless legal?(values, false)
+        unless legal?(values, bounded)
+          raise ArgumentError, "a leaf of the #{kind} has a value that is NaN, infinite or outside the space"
+        end
       end
       data
     end
@@ -126,16 +130,16 @@ module RLX
 
     private
 
-    def bytes_of(numbers, hidden)
+    def bytes_of(numbers, hidden, kind)
       raise ArgumentError, "a leaf of float16 must be a String of its bytes" if @dtype == :float16
 
       numbers = numbers.each_with_index.map { |v, i| hidden[i / @elements] && !fits?(v) ? 0 : v } if hidden.any?
       wrong = @whole && numbers.find { |v| !(v.is_a?(Integer) && @whole.cover?(v)) }
-      raise ArgumentError, "a leaf of the observation has a value that is not #{@dtype}: #{wrong.inspect}" if wrong
+      raise ArgumentError, "a leaf of the #{kind} has a value that is not #{@dtype}: #{wrong.inspect}" if wrong
 
       numbers.pack(@format)
     rescue TypeError, RangeError => e
-      raise ArgumentError, "a leaf of the observation: #{e.message}"
+      raise ArgumentError, "a leaf of the #{kind}: #{e.message}"
     end
 
     # Whether the dtype has the number.

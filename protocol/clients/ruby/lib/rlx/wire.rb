@@ -15,6 +15,7 @@ module RLX
 
     MALFORMED = 1
     VALUE = 8
+    LIMIT = 9
 
     module_function
 
@@ -103,7 +104,11 @@ module RLX
     end
 
     def read_text(message, number)
-      text = last(message, number, 2, "").dup.force_encoding("UTF-8")
+      utf8(last(message, number, 2, ""))
+    end
+
+    def utf8(data)
+      text = data.dup.force_encoding("UTF-8")
       text.valid_encoding? ? text : raise(Wrong, MALFORMED)
     end
 
@@ -116,7 +121,7 @@ module RLX
         fields = parse(array)
         due = [count, *leaf.shape]
         data = last(fields, 3, 2, "")
-        raise Wrong, VALUE unless shape(fields, due.size) == due && read_integer(fields, 1) == leaf.number &&
+        raise Wrong, VALUE unless read_integers(fields, 2, due.size) == due && read_integer(fields, 1) == leaf.number &&
                                   data.bytesize == count * leaf.size
 
         values = leaf.unpack(data)
@@ -124,25 +129,47 @@ module RLX
       end
     end
 
-    def shape(fields, most)
-      axes = []
-      fields.each do |number, kind, value|
-        next unless number == 2 && [0, 2].include?(kind)
-        next axes << value if kind.zero?
+    # The parameters of a welcome: their names, and N values for each. Without the capability there are none.
+    def read_parameters(message, supported, count)
+      names = all(message, 9)
+      raise Wrong, VALUE unless supported || names.empty?
+      raise Wrong, LIMIT if names.size > 64 || names.any? { |name| name.bytesize > 256 }
 
-        reader = Reader.new(value)
-        axes << reader.varint until reader.end? || axes.size > most
-      end
-      axes
+      names = names.map { |name| utf8(name) }
+      raise Wrong, VALUE if names.uniq! || names.any? { |name| name.empty? || name.match?(/[\p{C}\p{Z}&&[^ ]]/) }
+
+      [names, read_numbers(message, 10, count * names.size)]
     end
 
-    def read_returns(message, count)
-      data = message.select { |number, kind, _| number == 1 && [1, 2].include?(kind) }.map(&:last)
+    # New parameters in actions: environments, whose indices increase and are below +most+, and +size+ values for each.
+    def read_new_parameters(message, most, size)
+      environments = read_integers(message, 2, most)
+      raise Wrong, VALUE unless [-1, *environments, most].each_cons(2).all? { |one, after| one < after }
+
+      [environments, read_numbers(message, 3, environments.size * size)]
+    end
+
+    # Reading ends if there are more than +most+.
+    def read_integers(message, number, most)
+      integers = []
+      message.each do |n, kind, value|
+        next unless n == number && [0, 2].include?(kind)
+        next integers << value if kind.zero?
+
+        reader = Reader.new(value)
+        integers << reader.varint until reader.end? || integers.size > most
+      end
+      integers
+    end
+
+    # +count+ numbers from -1e30 to 1e30.
+    def read_numbers(message, number, count)
+      data = message.select { |n, kind, _| n == number && [1, 2].include?(kind) }.map(&:last)
       raise Wrong, MALFORMED unless data.all? { |one| (one.bytesize % 8).zero? }
       raise Wrong, VALUE unless data.sum(&:bytesize) == 8 * count
 
-      returns = data.join.unpack("E*")
-      returns.all? { |one| one.abs <= 1e30 } ? returns : raise(Wrong, VALUE)
+      numbers = data.join.unpack("E*")
+      numbers.all? { |one| one.abs <= 1e30 } ? numbers : raise(Wrong, VALUE)
     end
 
     # Reads fields out of a String.
