@@ -13,7 +13,7 @@ from relaax.configuration.errors import ConfigurationError, unknown
 from relaax.configuration.validation import Section, normalized, validate_section
 from relaax.lessons.curriculum import Curriculum, Lesson
 from relaax.lessons.values import ValueRange
-from relaax.rlx.messages import MAX_NUMBER, MAX_PARAMETERS
+from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_NUMBER
 
 PARAMETERS, CURRICULUM = "environment-parameters", "curriculum"
 """Names of the sections."""
@@ -104,8 +104,8 @@ class EnvironmentParametersSection(Section):
                 raise ValueError(
                     f"{name!r} is no name: use letters, digits and underscores, not beginning with a digit"
                 )
-        if len(names) > MAX_PARAMETERS:
-            raise ValueError(f"{len(names)} parameters are given; at most {MAX_PARAMETERS} are possible")
+        if len(names) > MAX_ENVIRONMENT_PARAMETERS:
+            raise ValueError(f"{len(names)} parameters are given; at most {MAX_ENVIRONMENT_PARAMETERS} are possible")
         return self
 
     @property

@@ -8,7 +8,15 @@ import re
 
 from relaax.rlx.errors import ErrorCode, ProtocolError, above_maximum, below_one, too_many_bytes
 from relaax.rlx.leaf_checks import check_numbers
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_PARAMETERS, Autoreset, Hello, Limits, Welcome
+from relaax.rlx.messages import (
+    MAX_ENVIRONMENT_PARAMETERS,
+    MAX_ENVIRONMENTS,
+    MAX_FRAME_SKIP,
+    Autoreset,
+    Hello,
+    Limits,
+    Welcome,
+)
 from relaax.rlx.spaces import Space
 from relaax.rlx.wire.decoding import check_version
 from relaax.rlx.wire.encoding import CAPABILITIES
@@ -18,7 +26,7 @@ from relaax.rlx.wire.space_encoding import check_space
 MAX_TEXT_BYTES = 256  # of each name and version
 MAX_TOKEN_BYTES = 4096
 _LEAST_FRAME_BYTES = 2**20  # lowest result of `limits_for`: room for metrics and for fields of later versions
-PARAMETER_BYTES = 32 * MAX_PARAMETERS
+PARAMETER_BYTES = 32 * MAX_ENVIRONMENT_PARAMETERS
 """The longest parameters of an environment in a frame: a double takes less than 32 bytes of JSON."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
@@ -111,8 +119,10 @@ def check_first_parameters(welcome: Welcome, environments: int) -> None:
     names, values = welcome.parameter_names, welcome.parameters
     if (names or values is not None) and not welcome.environment_parameters:
         raise _invalid("parameters came with a welcome without environment_parameters")
-    if len(names) > MAX_PARAMETERS:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, above_maximum("parameter_names", len(names), MAX_PARAMETERS))
+    if len(names) > MAX_ENVIRONMENT_PARAMETERS:
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED, above_maximum("parameter_names", len(names), MAX_ENVIRONMENT_PARAMETERS)
+        )
     for index, name in enumerate(names):
         _check_text(f"parameter_names[{index}]", name, MAX_TEXT_BYTES)
         if not name or name in names[:index]:

@@ -22,7 +22,7 @@ MAX_ENVIRONMENTS = 65_536  # on one connection
 MAX_FRAME_SKIP = 1_000
 MAX_REWARD = 1e15
 """The largest magnitude of a reward. The square of a sum of 10,000 such rewards fits float32, which agents use."""
-MAX_PARAMETERS = 64  # of an environment
+MAX_ENVIRONMENT_PARAMETERS = 64  # of an environment
 MAX_NUMBER = 1e30
 """The largest magnitude of a return, a parameter and a metric's value. Sums of such numbers do not overflow float64."""
 

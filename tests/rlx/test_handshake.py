@@ -31,6 +31,7 @@ from relaax.rlx import (
     Welcome,
 )
 from relaax.rlx.handshake import limits_for
+from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS
 from relaax.rlx.wire.codecs import codec_named
 from relaax.rlx.wire.framing import frame
 from support.rlx_pair import Pair, batch, make_hello
@@ -225,6 +226,24 @@ def test_client_learns_whether_it_may_mark_idle(codec: str) -> None:
         else:
             with pytest.raises(LocalProtocolError, match="idle marks the environment, and the welcome has no"):
                 pair.client.send(idle)
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+@pytest.mark.parametrize("environments", [1, 300])
+def test_longest_parameters_fit_the_welcome(codec: str, environments: int) -> None:
+    pair = Pair(codec)
+    pair.greet(environments=environments, environment_parameters=True)
+    names = tuple(f"{number:0256}" for number in range(MAX_ENVIRONMENT_PARAMETERS))
+    values = np.full(environments * len(names), -2.2250738585072014e-308)
+    assert len(repr(float(values[0]))) == 24, "the longest text of a double"
+    limits = pair.server.limits
+    pair.server_sends(
+        Welcome("id", "da3c", limits, environment_parameters=True, parameter_names=names, parameters=values)
+    )
+    assert pair.client.welcome is not None
+    assert pair.client.welcome.parameter_names == names
+    assert pair.client.welcome.parameters is not None
+    assert np.array_equal(pair.client.welcome.parameters, values)
 
 
 def test_error_with_long_message_fits_a_frame() -> None:

@@ -46,7 +46,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.array_spaces import MAX_ELEMENTS
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_PARAMETERS
+from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_ENVIRONMENTS, MAX_FRAME_SKIP
 from relaax.rlx.metric_names import normalize_name
 from relaax.rlx.wire.arrays import DTYPES, MAX_AXES, read_array
 from relaax.rlx.wire.codecs import codec_named
@@ -186,7 +186,7 @@ def test_limits_in_the_text_are_current() -> None:
     assert f"at most {MAX_TEXT_BYTES} bytes" in section(6)
     assert f"N, 1 to {MAX_ENVIRONMENTS:,} |" in section(6)
     assert f"at most {MAX_FRAME_SKIP:,}; 0 counts as 1" in section(6)
-    assert f"at most {MAX_PARAMETERS} (else" in section(6)
+    assert f"at most {MAX_ENVIRONMENT_PARAMETERS} (else" in section(6)
     assert f"more than {MAX_NESTING} deep" in section(3)
 
 

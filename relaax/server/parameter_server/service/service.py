@@ -19,7 +19,7 @@ from relaax.parameters.editions import edition_message
 from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower, check_precision, widened
 from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER, MAX_PARAMETERS
+from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused
@@ -119,8 +119,12 @@ def check_report(report: pb.MetricsReport) -> None:
     for episode in report.episodes:
         if not is_return(episode.episode_return):
             raise InvalidRequest(f"episode return {episode.episode_return} is not within RLX's bounds")
-        if len(episode.parameters) > MAX_PARAMETERS or not all(abs(one) <= MAX_NUMBER for one in episode.parameters):
-            raise InvalidRequest(f"an episode has at most {MAX_PARAMETERS} parameters, within ±{MAX_NUMBER:g}")
+        if len(episode.parameters) > MAX_ENVIRONMENT_PARAMETERS or not all(
+            abs(one) <= MAX_NUMBER for one in episode.parameters
+        ):
+            raise InvalidRequest(
+                f"an episode has at most {MAX_ENVIRONMENT_PARAMETERS} parameters, within ±{MAX_NUMBER:g}"
+            )
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
