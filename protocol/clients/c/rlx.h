@@ -66,6 +66,8 @@ typedef struct rlx_config {
     void *retry_context;
     const rlx_transport *transport; /* NULL: POSIX sockets */
     int out_of_step;                /* for rlx_init_idle and rlx_step_idle. The server's algorithm must support it */
+    int chosen_actions;             /* for rlx_step_chosen and rlx_reset_chosen: likewise */
+    int environment_parameters;     /* for rlx_parameters: likewise */
 } rlx_config;
 
 typedef struct rlx_episode { uint32_t environment; double episode_return; uint32_t length; } rlx_episode;
@@ -80,6 +82,9 @@ typedef struct rlx_outcome {
     const rlx_episode *episodes;
     size_t episode_count;
 } rlx_outcome;
+
+/* A number that the server sets for each episode, with one value for each environment. */
+typedef struct rlx_parameter { const char *name; const double *values; } rlx_parameter;
 
 typedef struct rlx_client rlx_client;
 
@@ -97,6 +102,15 @@ int rlx_init_idle(rlx_client *client, const void *const *observation, const uint
 int rlx_step_idle(rlx_client *client, const rlx_outcome *outcome, const uint8_t *idle);
 /* End the episode of every environment. Their returns are in rlx_returns. */
 int rlx_reset(rlx_client *client, const rlx_outcome *outcome);
+/* The same with chosen_actions. `chosen`: N, or NULL; true: the environment took another action than the agent's. It is in
+ * `action`, a batch of leaves, whose other rows are ignored. `idle`: as above, or NULL. */
+int rlx_step_chosen(rlx_client *client, const rlx_outcome *outcome, const uint8_t *idle, const uint8_t *chosen,
+                    const void *const *action);
+int rlx_reset_chosen(rlx_client *client, const rlx_outcome *outcome, const uint8_t *chosen, const void *const *action);
+/* With environment_parameters: connect if necessary, and set `parameters` and `count` to the server's parameters for each
+ * environment's next episode. Each call that receives actions or connects may change them: read them before an environment
+ * begins an episode. If they were not read on the present connection, rlx_init sends all episodes as partial. */
+int rlx_parameters(rlx_client *client, const rlx_parameter **parameters, size_t *count);
 /* Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns 1, or 0 if it is dropped: it exceeds
  * the server's limits, or there is no connection. */
 int rlx_metric(rlx_client *client, const char *name, double value);
@@ -144,7 +158,8 @@ uint64_t rlx_global_step(const rlx_client *client);            /* after RLX_FINI
 #define RLX__SEND_FLAGS 0
 #endif
 
-enum { RLX__HANDSHAKE = 65536, RLX__LEAVES = 256, RLX__NAMES = 1024, RLX__SCALARS = 4096 };
+enum { RLX__HANDSHAKE = 65536, RLX__LEAVES = 256, RLX__NAMES = 1024, RLX__SCALARS = 4096, RLX__PARAMETERS = 64 };
+enum { RLX__NUMBERS = 2048 }; /* bytes that the parameters of an environment add to a message */
 enum { RLX__MALFORMED = 1, RLX__FRAME_TOO_LARGE, RLX__UNEXPECTED, RLX__VERSION, RLX__SPACE = 6, RLX__VALUE = 8, RLX__LIMIT };
 /* The expected message, with its number in ServerMessage, and the states between messages. */
 enum { RLX__CLOSED = 0, RLX__WELCOME = 1, RLX__ACTIONS = 2, RLX__RETURNS = 3, RLX__PONG = 7, RLX__IDLE, RLX__STEP };
@@ -160,15 +175,20 @@ struct rlx_client {
     rlx_transport transport;
     void *connection;
     int state, broken, answered, lost, finished, code, failures; /* broken: writes are no longer possible */
+    int parameters_read;                     /* on this connection */
+    unsigned asked, lacking;                 /* capabilities: bits 0 to 2 are fields 6 to 8 of the welcome */
     size_t address, limit, expected;         /* limit: of a frame; expected: the longest frame that this client accepts */
     double silence, retry_after, since;
     uint32_t name_bytes, name_limit, name_count;
     uint64_t names[RLX__NAMES], global_step, random;
     rlx__value observation, action;
-    uint8_t *in, *out, *at, *actions, *between, *ended, *cut, *habit, *rows; /* rows: those to check, then `first` */
+    uint8_t *in, *out, *at, *actions, *between, *ended, *cut, *habit, *rows; /* rows: a mask for the moment */
     size_t in_from, in_to, in_size, out_size, scalar_size;
     const void *action_at[RLX__LEAVES];
-    double *returns;
+    double *returns, *values;                /* values: N for each parameter */
+    rlx_parameter parameter[RLX__PARAMETERS];
+    size_t parameters;
+    char parameter_name[RLX__PARAMETERS][257];
     uint8_t scalars[RLX__SCALARS];
     char session[132], algorithm[260], where[256], reason[512]; /* where: the current address */
 };
@@ -349,11 +369,11 @@ static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
     rlx__put_part(c, field, end);
 }
 
-static void rlx__put_leaves(rlx_client *c, unsigned field, const void *const *leaves) {
+static void rlx__put_leaves(rlx_client *c, unsigned field, const rlx__value *v, const void *const *leaves) {
     size_t i;
     if (leaves == NULL) return;
-    for (i = c->observation.count; i-- > 0;) {
-        const rlx__leaf *leaf = &c->observation.leaf[i];
+    for (i = v->count; i-- > 0;) {
+        const rlx__leaf *leaf = &v->leaf[i];
         const uint8_t *end = c->at;
         rlx__put_bytes(c, 3, leaves[i], leaf->size * c->config.environments);
         rlx__put_shape(c, 2, leaf->shape, leaf->axes, c->config.environments);
@@ -362,13 +382,26 @@ static void rlx__put_leaves(rlx_client *c, unsigned field, const void *const *le
     }
 }
 
+static int rlx__on(const uint8_t *mask, uint32_t i) { return mask != NULL && mask[i] != 0; }
+
+static int rlx__any(const rlx_client *c, const uint8_t *mask) {
+    uint32_t i = 0;
+    while (i < c->config.environments && !rlx__on(mask, i)) i++;
+    return i < c->config.environments;
+}
+
 static void rlx__put_mask(rlx_client *c, unsigned field, const uint8_t *mask) {
-    uint32_t i, n = c->config.environments, any = 0;
+    uint32_t i;
     const uint8_t *end = c->at;
-    for (i = 0; mask != NULL && i < n; i++) any |= mask[i];
-    if (any == 0) return;
-    for (i = n; i-- > 0;) rlx__put_varint(c, mask[i] != 0);
+    if (!rlx__any(c, mask)) return;
+    for (i = c->config.environments; i-- > 0;) rlx__put_varint(c, mask[i] != 0);
     rlx__put_part(c, field, end);
+}
+
+/* The actions of the client, in the field behind that of their mask. */
+static void rlx__put_chosen(rlx_client *c, unsigned field, const uint8_t *chosen, const void *const *action) {
+    if (rlx__any(c, chosen)) rlx__put_leaves(c, field + 1, &c->action, action);
+    rlx__put_mask(c, field, chosen);
 }
 
 static void rlx__put_episodes(rlx_client *c, unsigned field, const rlx_outcome *o) {
@@ -457,6 +490,14 @@ static int rlx__next(rlx__in *in, rlx__field *f, int depth) {
     else if (f->type != 2 || !rlx__varint(in, &size)) return -1;
     if (size > (size_t)(in->end - in->at)) return -1;
     f->bytes.at = in->at, f->bytes.end = in->at += size;
+    return 1;
+}
+
+/* Take the next integer of a list, packed or not. Returns 1, 0 at its end, -1 if it is not valid Protobuf. */
+static int rlx__take(rlx__field *f, uint64_t *integer) {
+    if (f->type == 2) return f->bytes.at == f->bytes.end ? 0 : rlx__varint(&f->bytes, integer) ? 1 : -1;
+    if (f->type != 0) return 0;
+    *integer = f->integer, f->type = 2; /* and no bytes are left */
     return 1;
 }
 
@@ -559,24 +600,17 @@ static int rlx__read_array(rlx_client *c, rlx__in in, size_t index) {
     const rlx__leaf *leaf = &c->action.leaf[index];
     size_t axes = 0, size = leaf->size * c->config.environments;
     uint64_t axis, dtype = 0;
-    int fits = 1, more;
-    rlx__in data = {NULL, NULL}, packed;
+    int fits = 1, more, item = 0;
+    rlx__in data = {NULL, NULL};
     rlx__field f;
-    while ((more = rlx__next(&in, &f, 0)) == 1) {
+    while (item == 0 && (more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number == 1 && f.type == 0) dtype = f.integer;
         else if (f.number == 3 && f.type == 2) data = f.bytes;
-        else if (f.number == 2 && (f.type == 0 || f.type == 2)) {
-            packed = f.bytes;
-            do {
-                if (f.type == 0) axis = f.integer;
-                else if (packed.at == packed.end) break;
-                else if (!rlx__varint(&packed, &axis)) return RLX__MALFORMED;
+        else if (f.number == 2)
+            for (; (item = rlx__take(&f, &axis)) == 1; axes++)
                 fits = fits && axes <= leaf->axes && axis == (axes == 0 ? c->config.environments : leaf->shape[axes - 1]);
-                axes++;
-            } while (f.type == 2);
-        }
     }
-    if (more < 0) return RLX__MALFORMED;
+    if (item < 0 || more < 0) return RLX__MALFORMED;
     if (!fits || axes != leaf->axes + 1 || dtype != (uint64_t)leaf->dtype || (size_t)(data.end - data.at) != size)
         return RLX__VALUE;
     if (!rlx__legal(leaf, data.at, c->config.environments, NULL, 1)) return RLX__VALUE;
@@ -584,33 +618,45 @@ static int rlx__read_array(rlx_client *c, rlx__in in, size_t index) {
     return 0;
 }
 
-static int rlx__read_actions(rlx_client *c, rlx__in in) {
-    size_t leaves = 0;
-    int more, wrong;
-    rlx__field f;
-    while ((more = rlx__next(&in, &f, 0)) == 1) {
-        if (f.number != 1 || f.type != 2) continue;
-        if (leaves == c->action.count) return RLX__VALUE;
-        if ((wrong = rlx__read_array(c, f.bytes, leaves++)) != 0) return wrong;
-    }
-    return more < 0 ? RLX__MALFORMED : leaves == c->action.count ? 0 : RLX__VALUE;
-}
-
-static int rlx__read_returns(rlx_client *c, rlx__in in) {
-    uint32_t count = 0;
+/* Read a list of numbers, `size` for each environment, or only for those of `rows` if it is not NULL. In `to`, the numbers
+ * of one environment are N apart. */
+static int rlx__read_numbers(rlx_client *c, rlx__in in, uint32_t field, double *to, size_t size, const uint8_t *rows) {
+    size_t n = c->config.environments, all = n * size, i = 0; /* i: the place in a list for all environments */
     const uint8_t *p;
     int more;
     rlx__field f;
     while ((more = rlx__next(&in, &f, 0)) == 1) {
-        if (f.number != 1 || (f.type != 1 && f.type != 2)) continue;
+        if (f.number != field || (f.type != 1 && f.type != 2)) continue;
         if ((f.bytes.end - f.bytes.at) % 8 != 0) return RLX__MALFORMED;
-        for (p = f.bytes.at; p < f.bytes.end; p += 8) {
-            if (count == c->config.environments || rlx__infinite(RLX_FLOAT64, p) || !rlx__finite(rlx__double(p), 1e30))
-                return RLX__VALUE;
-            c->returns[count++] = rlx__double(p);
+        for (p = f.bytes.at; p < f.bytes.end; p += 8, i++) {
+            while (i < all && rows != NULL && !rows[i / size]) i += size;
+            if (i == all || rlx__infinite(RLX_FLOAT64, p) || !rlx__finite(rlx__double(p), 1e30)) return RLX__VALUE;
+            to[i % size * n + i / size] = rlx__double(p);
         }
     }
-    return more < 0 ? RLX__MALFORMED : count == c->config.environments ? 0 : RLX__VALUE;
+    while (i < all && rows != NULL && !rows[i / size]) i += size;
+    return more < 0 ? RLX__MALFORMED : i == all ? 0 : RLX__VALUE;
+}
+
+static int rlx__read_actions(rlx_client *c, rlx__in in) {
+    size_t leaves = 0;
+    uint64_t row, least = 0; /* of the next row */
+    int more, item, wrong;
+    rlx__in all = in;
+    rlx__field f;
+    memset(c->rows, 0, c->config.environments);
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number == 2) {
+            for (; (item = rlx__take(&f, &row)) == 1; c->rows[row] = 1, least = row + 1)
+                if (!c->config.environment_parameters || row < least || row >= c->config.environments) return RLX__VALUE;
+            if (item < 0) return RLX__MALFORMED;
+        }
+        if (f.number != 1 || f.type != 2) continue;
+        if (leaves == c->action.count) return RLX__VALUE;
+        if ((wrong = rlx__read_array(c, f.bytes, leaves++)) != 0) return wrong;
+    }
+    if (more < 0) return RLX__MALFORMED;
+    return leaves == c->action.count ? rlx__read_numbers(c, all, 3, c->values, c->parameters, c->rows) : RLX__VALUE;
 }
 
 /* At most 128 letters, digits, _ and -. */
@@ -622,21 +668,40 @@ static int rlx__is_session(rlx__in text) {
     return 1;
 }
 
+/* Add a parameter: its name has 1 to 256 bytes, without control characters, and is new. */
+static int rlx__read_name(rlx_client *c, const rlx__field *f) {
+    const uint8_t *p;
+    char *name;
+    size_t i;
+    if (c->parameters == RLX__PARAMETERS || f->bytes.end - f->bytes.at > 256) return RLX__LIMIT;
+    name = c->parameter_name[c->parameters];
+    if (!rlx__text(f, name, sizeof *c->parameter_name)) return RLX__MALFORMED;
+    for (p = f->bytes.at; p < f->bytes.end; p++)
+        if (*p < 32 || *p == 127 || (*p == 0xc2 && p[1] < 0xa0)) return RLX__VALUE;
+    for (i = 0; i < c->parameters; i++) if (strcmp(c->parameter[i].name, name) == 0) return RLX__VALUE;
+    if (*name == 0) return RLX__VALUE;
+    c->parameter[c->parameters++].name = name;
+    return 0;
+}
+
 static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     uint64_t version = 0, frame = 0, name_bytes = 0, names = 0, twice = 1, n = c->config.environments, i;
-    uint64_t asked = c->config.out_of_step != 0, granted = 0;
+    unsigned granted = 0;
     double heartbeat = 0, idle = 0;
-    int more, inner = 1;
+    int more, inner = 1, wrong;
     char unused[8];
+    rlx__in all = in;
     rlx__field f, g, session;
-    session.bytes.at = session.bytes.end = NULL;
+    session.bytes.at = session.bytes.end = NULL, c->parameters = 0, c->parameters_read = 0;
     while ((more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number == 1 && f.type == 0) version = (uint32_t)f.integer;
         else if (f.number == 2 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
         else if (f.number == 3 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
         else if (f.number == 4 && f.type == 2 && !rlx__text(&f, c->algorithm, sizeof c->algorithm)) return RLX__MALFORMED;
         else if (f.number == 3 && f.type == 2) session = f;
-        else if (f.number == 6 && f.type == 0) granted = f.integer != 0;
+        else if (f.number >= 6 && f.number <= 8 && f.type == 0)
+            granted = (granted & ~(1u << (f.number - 6))) | (unsigned)(f.integer != 0) << (f.number - 6);
+        else if (f.number == 9 && f.type == 2 && (wrong = rlx__read_name(c, &f)) != 0) return wrong;
         else if (f.number == 5 && f.type == 2)
             while ((inner = rlx__next(&f.bytes, &g, 0)) == 1) {
                 if (g.number == 1 && g.type == 0) frame = (uint32_t)g.integer;
@@ -649,10 +714,14 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     }
     if (more < 0) return RLX__MALFORMED;
     if (version != 1) return RLX__VERSION;
-    if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes) || granted > asked) return RLX__VALUE;
+    if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes) || (granted & ~c->asked)) return RLX__VALUE;
+    if (c->parameters > 0 && !(granted & 4)) return RLX__VALUE;
+    if ((wrong = rlx__read_numbers(c, all, 10, c->values, c->parameters, NULL)) != 0) return wrong;
+    for (i = 0; i < c->parameters; i++) c->parameter[i].values = c->values + i * n;
     for (i = 0; i < n; i++) if (c->habit[i] == RLX_SAME_STEP) twice = 2;
-    if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
-    if (asked > granted) return RLX__SPACE;
+    if (frame < n * (twice * c->observation.size + (c->config.chosen_actions ? c->action.size : 0)) ||
+        frame < n * c->action.size) return RLX__LIMIT;
+    if ((c->lacking = c->asked & ~granted) != 0) return RLX__SPACE;
     c->session[0] = 0;
     if (session.bytes.at) rlx__text(&session, c->session, sizeof c->session);
     c->limit = (size_t)frame, c->silence = heartbeat < 5 / 3. ? 5 : heartbeat < 1e5 ? 3 * heartbeat : 3e5;
@@ -714,9 +783,12 @@ static int rlx__frame(rlx_client *c, rlx__in *frame, int *verdict) {
 
 /* Process one frame. `due`: the expected message, 0 if none. If it arrived, *got is set. */
 static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
+    static const char *const capabilities[3][2] = {{"out_of_step", "environments out of step"},
+        {"chosen_actions", "actions of the client"}, {"environment_parameters", "parameters of environments"}};
     rlx__field f, found;
     int more, wrong = 0;
     uint64_t nonce = 0;
+    char what[80];
     memset(&found, 0, sizeof found);
     while ((more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number > 8 || f.type != 2) continue;
@@ -739,13 +811,16 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
     if (found.number == 0 || found.number != due)
         return rlx__mistake(c, RLX__UNEXPECTED, "a message that is not allowed now");
     if (due == RLX__WELCOME) wrong = rlx__read_welcome(c, found.bytes);
-    else wrong = due == RLX__ACTIONS ? rlx__read_actions(c, found.bytes) : rlx__read_returns(c, found.bytes);
+    else if (due == RLX__ACTIONS) wrong = rlx__read_actions(c, found.bytes);
+    else wrong = rlx__read_numbers(c, found.bytes, 1, c->returns, 1, NULL);
     if (wrong == RLX__SPACE) {
-        rlx__leave(c, "the welcome lacks out_of_step");
-        return rlx__say(c, wrong, RLX_FAILED, "%s: the server or its algorithm does not support environments out of step: "
-                        "use another algorithm, or do not set out_of_step", c->where);
+        const char *const *lacking = capabilities[c->lacking & 1 ? 0 : c->lacking & 2 ? 1 : 2];
+        snprintf(what, sizeof what, "the welcome lacks %s", lacking[0]);
+        rlx__leave(c, what);
+        return rlx__say(c, wrong, RLX_FAILED, "%s: the server or its algorithm does not support %s: use another algorithm, "
+                        "or do not set %s", c->where, lacking[1], lacking[0]);
     }
-    if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "an invalid welcome" : "an answer with a value outside the space");
+    if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "an invalid welcome" : "an answer with an invalid value");
     *got = 1;
     return RLX_OK;
 }
@@ -857,15 +932,19 @@ static const char *rlx__prepare(rlx_client *c) {
     if ((wrong = rlx__flatten(&g->action, &c->action, 1)) != NULL) return wrong;
     n = g->environments;
     if (c->observation.size > (SIZE_MAX >> 3) / n || c->action.size > (SIZE_MAX >> 3) / n) return "the spaces are too large";
+    c->asked = (g->out_of_step ? 1u : 0) | (g->chosen_actions ? 2u : 0) | (g->environment_parameters ? 4u : 0);
     c->out_size = 2 * n * c->observation.size + 48 * n + 256 * c->observation.count + RLX__SCALARS + 2 * RLX__HANDSHAKE;
+    if (g->chosen_actions) c->out_size += n * c->action.size + 256 * c->action.count;
     c->expected = n * c->action.size + 8 * n + 256 * c->action.count + RLX__HANDSHAKE; /* longer frames are refused */
+    if (g->environment_parameters) c->expected += n * RLX__NUMBERS;
     c->in_size = c->expected + 4;
     for (i = 0; i < c->action.count; i++) actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
     c->in = (uint8_t *)malloc(c->in_size), c->out = (uint8_t *)malloc(c->out_size);
     c->actions = (uint8_t *)calloc(1, actions), c->returns = (double *)calloc(n, sizeof(double));
+    c->values = (double *)calloc(g->environment_parameters ? n * RLX__PARAMETERS : 1, sizeof(double));
     c->between = (uint8_t *)calloc(5, n), c->ended = c->between + n, c->cut = c->ended + n, c->habit = c->cut + n;
     c->rows = c->habit + n;
-    if (!c->in || !c->out || !c->actions || !c->returns || !c->between) return "there is not enough memory";
+    if (!c->in || !c->out || !c->actions || !c->returns || !c->values || !c->between) return "there is not enough memory";
     for (i = 0; i < n; i++)
         c->habit[i] = (uint8_t)(g->autoresets == 0 ? RLX_DISABLED : g->autoreset[g->autoresets == 1 ? 0 : i]);
     for (actions = 0, i = 0; i < c->action.count; i++) {
@@ -876,7 +955,7 @@ static const char *rlx__prepare(rlx_client *c) {
 }
 
 static void rlx__free(rlx_client *c) {
-    free(c->in), free(c->out), free(c->actions), free(c->returns), free(c->between);
+    free(c->in), free(c->out), free(c->actions), free(c->returns), free(c->values), free(c->between);
     if (c->transport.open == rlx__socket_open) free(c->transport.context);
     free(c);
 }
@@ -903,6 +982,8 @@ static int rlx__hello(rlx_client *c) {
     size_t i;
     int verdict;
     rlx__begin(c);
+    rlx__put_integer(c, 17, g->environment_parameters != 0);
+    rlx__put_integer(c, 16, g->chosen_actions != 0);
     rlx__put_integer(c, 15, g->out_of_step != 0);
     rlx__put_integer(c, 14, g->reports_episodes != 0);
     rlx__put_text(c, 13, c->session);
@@ -941,7 +1022,8 @@ static int rlx__try(rlx_client *c) {
     if (host[0] == '[' && colon[-1] == ']') host[colon - host - 1] = 0;
     c->connection = c->transport.open(c->transport.context, host + (host[0] == '['), colon + 1);
     if (c->connection == NULL) return rlx__say(c, 0, RLX_INTERRUPTED, "cannot connect to %s: is an RLX server running there?", c->where);
-    c->state = RLX__WELCOME, c->limit = RLX__HANDSHAKE, c->silence = 60, c->answered = 0;
+    c->state = RLX__WELCOME, c->silence = 60, c->answered = 0;
+    c->limit = RLX__HANDSHAKE + (c->config.environment_parameters ? (size_t)c->config.environments * RLX__NUMBERS : 0);
     return rlx__hello(c);
 }
 
@@ -978,11 +1060,13 @@ int rlx_connect(rlx_client *c) {
 
 static int rlx__wrong(rlx_client *c, const char *what) { return rlx__say(c, RLX__VALUE, RLX_INVALID, "%s", what); }
 
-static int rlx__leaves_fit(rlx_client *c, const void *const *leaves, const uint8_t *rows) {
+static int rlx__leaves_fit(rlx_client *c, const rlx__value *v, const void *const *leaves, const uint8_t *rows) {
+    int acts = v == &c->action;
     size_t i;
-    for (i = 0; i < c->observation.count; i++)
-        if (!rlx__legal(&c->observation.leaf[i], leaves[i], c->config.environments, rows, 0))
-            return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the observation is NaN, infinite or outside the space", i), 0;
+    for (i = 0; i < v->count; i++)
+        if (!rlx__legal(&v->leaf[i], leaves[i], c->config.environments, rows, acts))
+            return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the %s is NaN, infinite or outside the space", i,
+                            acts ? "action" : "observation"), 0;
     return 1;
 }
 
@@ -995,8 +1079,6 @@ static int rlx__ask(rlx_client *c, unsigned kind, uint32_t due) {
     return RLX_OK;
 }
 
-static int rlx__on(const uint8_t *mask, uint32_t i) { return mask != NULL && mask[i] != 0; }
-
 int rlx_init_idle(rlx_client *c, const void *const *observation, const uint8_t *partial, const uint8_t *idle) {
     uint32_t i, n = c->config.environments;
     int verdict;
@@ -1005,14 +1087,15 @@ int rlx_init_idle(rlx_client *c, const void *const *observation, const uint8_t *
         if (rlx__on(idle, i) && !c->config.out_of_step) return rlx__wrong(c, "an environment is idle: set out_of_step");
         c->rows[i] = !rlx__on(idle, i);
     }
-    if (!rlx__leaves_fit(c, observation, c->rows)) return RLX_INVALID;
+    if (!rlx__leaves_fit(c, &c->observation, observation, c->rows)) return RLX_INVALID;
     do {
         if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
         if ((verdict = rlx__hear(c, 0)) == RLX_OK) {
             rlx__begin(c);
             rlx__put_mask(c, 3, idle);
-            rlx__put_mask(c, 2, partial);
-            rlx__put_leaves(c, 1, observation);
+            memset(c->rows, 1, n); /* all are partial if they did not begin with the parameters of this connection */
+            rlx__put_mask(c, 2, c->parameters > 0 && !c->parameters_read ? c->rows : partial);
+            rlx__put_leaves(c, 1, &c->observation, observation);
             verdict = rlx__ask(c, RLX__INIT, RLX__ACTIONS);
         }
     } while (verdict == RLX_INTERRUPTED);
@@ -1025,7 +1108,8 @@ int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *parti
 }
 
 /* Check an outcome, and set c->cut (truncated and not terminated) and c->ended. */
-static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, const uint8_t *idle) {
+static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, const uint8_t *idle, const uint8_t *chosen,
+                             const void *const *action) {
     uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
     size_t k;
     for (i = 0; i < n; i++) {
@@ -1038,6 +1122,8 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, cons
         c->cut[i] = (uint8_t)cut, c->ended[i] = (uint8_t)(over || cut);
         if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "with autoreset disabled, episodes end with rlx_reset"), 0;
         if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an environment between two episodes has no episode to end"), 0;
+        if (rlx__on(chosen, i) && (c->between[i] || (rlx__on(idle, i) && !c->ended[i])))
+            return rlx__wrong(c, "an action was chosen for an environment that took none"), 0;
         same_ended |= c->ended[i] && habit == RLX_SAME_STEP, same_cut |= c->cut[i] && (habit == RLX_SAME_STEP || !step);
     }
     if (same_cut && o->final_observation == NULL) return rlx__wrong(c, "a truncated episode needs its final observation"), 0;
@@ -1046,28 +1132,35 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step, cons
     for (k = 0; k < o->episode_count; k++)
         if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
             return rlx__wrong(c, "an episode with an invalid environment, length or return"), 0;
+    if (rlx__any(c, chosen)) {
+        if (!c->config.chosen_actions) return rlx__wrong(c, "an action was chosen: set chosen_actions"), 0;
+        if (action == NULL) return rlx__wrong(c, "an action was chosen, and it is missing"), 0;
+        if (!rlx__leaves_fit(c, &c->action, action, chosen)) return 0;
+    }
     for (i = 0; i < n; i++) c->rows[i] = !step || (c->ended[i] && c->habit[i] == RLX_SAME_STEP);
-    if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, c->rows)) return 0;
+    if (o->final_observation != NULL && !rlx__leaves_fit(c, &c->observation, o->final_observation, c->rows)) return 0;
     for (i = 0; i < n; i++) c->rows[i] = !rlx__on(idle, i) || (c->ended[i] && c->habit[i] == RLX_NEXT_STEP);
-    return !step || rlx__leaves_fit(c, o->observation, c->rows);
+    return !step || rlx__leaves_fit(c, &c->observation, o->observation, c->rows);
 }
 
-int rlx_step_idle(rlx_client *c, const rlx_outcome *o, const uint8_t *idle) {
+int rlx_step_chosen(rlx_client *c, const rlx_outcome *o, const uint8_t *idle, const uint8_t *chosen,
+                    const void *const *action) {
     uint32_t i, n = c->config.environments;
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
     if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
-    if (!rlx__outcome_fits(c, o, 1, idle)) return RLX_INVALID;
+    if (!rlx__outcome_fits(c, o, 1, idle, chosen, action)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
     for (i = 0; i < n; i++) c->rows[i] = c->between[i] && !rlx__on(idle, i);
     rlx__begin(c);
+    rlx__put_chosen(c, 9, chosen, action);
     rlx__put_mask(c, 8, idle);
     rlx__put_episodes(c, 7, o);
     rlx__put_mask(c, 6, c->rows);
-    rlx__put_leaves(c, 5, o->final_observation);
+    rlx__put_leaves(c, 5, &c->observation, o->final_observation);
     rlx__put_mask(c, 4, c->cut);
     rlx__put_mask(c, 3, o->terminated);
-    rlx__put_leaves(c, 2, o->observation);
+    rlx__put_leaves(c, 2, &c->observation, o->observation);
     rlx__put_bytes(c, 1, o->reward, 8 * (size_t)n);
     verdict = rlx__ask(c, RLX__STEPPED, RLX__ACTIONS);
     for (i = 0; verdict == RLX_OK && i < n; i++)
@@ -1075,20 +1168,35 @@ int rlx_step_idle(rlx_client *c, const rlx_outcome *o, const uint8_t *idle) {
     return verdict;
 }
 
+int rlx_step_idle(rlx_client *c, const rlx_outcome *o, const uint8_t *idle) {
+    return rlx_step_chosen(c, o, idle, NULL, NULL);
+}
+
 int rlx_step(rlx_client *c, const rlx_outcome *o) { return rlx_step_idle(c, o, NULL); }
 
-int rlx_reset(rlx_client *c, const rlx_outcome *o) {
+int rlx_reset_chosen(rlx_client *c, const rlx_outcome *o, const uint8_t *chosen, const void *const *action) {
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
     if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
-    if (!rlx__outcome_fits(c, o, 0, NULL)) return RLX_INVALID;
+    if (!rlx__outcome_fits(c, o, 0, NULL, chosen, action)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
     rlx__begin(c);
+    rlx__put_chosen(c, 5, chosen, action);
     rlx__put_episodes(c, 4, o);
-    rlx__put_leaves(c, 3, o->final_observation);
+    rlx__put_leaves(c, 3, &c->observation, o->final_observation);
     rlx__put_mask(c, 2, c->cut);
     rlx__put_bytes(c, 1, o->reward, 8 * (size_t)c->config.environments);
     return rlx__ask(c, RLX__RESET, RLX__RETURNS);
+}
+
+int rlx_reset(rlx_client *c, const rlx_outcome *o) { return rlx_reset_chosen(c, o, NULL, NULL); }
+
+int rlx_parameters(rlx_client *c, const rlx_parameter **parameters, size_t *count) {
+    int verdict;
+    if (!c->config.environment_parameters) return rlx__wrong(c, "parameters are asked for: set environment_parameters");
+    if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
+    *parameters = c->parameter, *count = c->parameters, c->parameters_read = 1;
+    return RLX_OK;
 }
 
 /* Convert the name of a metric as the server does. Returns its size, more than 128 if it does not fit. */

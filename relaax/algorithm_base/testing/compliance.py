@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.declarations import TargetInterval
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
-from relaax.algorithm_base.testing.random_environments import RandomEnvironments
+from relaax.algorithm_base.testing.random_environments import RandomEnvironments, sample
 from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
 from relaax.hosting.loader import Algorithm
 from relaax.optim import host_optimizers
@@ -259,6 +260,30 @@ class AgentCompliance:
             actions = [np.where(_rows(even, a), a, b) for a, b in zip(first, second, strict=True)]
             for expected_leaf, leaf in zip(expected, actions, strict=True):
                 np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-5)
+
+    def test_only_chosen_rows_of_actions_affect_training(self) -> None:
+        if not self.algorithm.Agent.chosen_actions:
+            return
+
+        def with_others(whole: int, real: float) -> FakeParameters:
+            rng = np.random.default_rng(3)
+
+            def edit(_: int, step: StepResult) -> StepResult:
+                chosen = (rng.random(self.environments) < 0.3) & ~step.first
+                actions = [leaf.copy() for leaf in sample(self.action_space, self.environments, rng)]
+                for leaf in actions:
+                    leaf[~chosen] = real if leaf.dtype.kind == "f" else whole
+                return replace(step, chosen=chosen, actions=actions) if chosen.any() else step
+
+            agent, parameters = self.agent()
+            environments = self.random_environments()
+            live(agent, environments, 3 * self.patience, edit, until=lambda: len(parameters.pushes) > 3)
+            assert parameters.global_step <= environments.counted
+            return parameters
+
+        one, other = with_others(0, 0.0), with_others(99, math.nan)
+        assert len(one.pushes) > 3, f"{len(one.pushes)} pushes within {3 * self.patience} steps"
+        np.testing.assert_array_equal(one.parameters, other.parameters)
 
     def test_agent_can_be_reset_after_any_number_of_steps(self) -> None:
         agent, _ = self.agent()

@@ -79,7 +79,7 @@ static void say(Memory *m, unsigned kind, const Part *content) {
 }
 
 static double heartbeat = 10;
-static int out_of_step; /* whether the server supports it */
+static int out_of_step, chosen_actions, environment_parameters; /* whether the server supports them */
 
 static Part welcome(uint32_t frame, uint32_t names) {
     Part p = {{0}, 0}, limits = {{0}, 0};
@@ -88,7 +88,15 @@ static Part welcome(uint32_t frame, uint32_t names) {
     add_integer(&limits, 4, 128), add_integer(&limits, 5, names);
     add_bytes(&p, 5, limits.bytes, limits.size);
     if (out_of_step) add_integer(&p, 6, 1);
+    if (chosen_actions) add_integer(&p, 7, 1);
+    if (environment_parameters) add_integer(&p, 8, 1);
     return p;
+}
+
+/* Two parameters for the first episode of `n` environments, at most 3. */
+static void add_parameters(Part *p, size_t n) {
+    static const double values[6] = {1, 2, 3, 4, 5, 6};
+    add_bytes(p, 9, "gravity", 7), add_bytes(p, 9, "size", 4), add_bytes(p, 10, values, 16 * n);
 }
 
 static void add_array(Part *p, int dtype, const void *shape, size_t axes, const void *data, size_t size) {

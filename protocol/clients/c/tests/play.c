@@ -89,7 +89,6 @@ static const uint8_t *mask(void) {
 static const void *const *leaves(size_t n) {
     const void **all = (const void **)calloc(n, sizeof *all);
     size_t i;
-    if (word == count) return NULL;
     for (i = 0; i < n; i++) {
         uint8_t *data = (uint8_t *)malloc(strlen(words[word]) + 8);
         hex(take(), data);
@@ -103,16 +102,30 @@ static void print(const void *data, size_t size) {
     for (i = 0; i < size; i++) printf("%02x", ((const uint8_t *)data)[i]);
 }
 
-static rlx_outcome outcome(size_t n, const uint8_t **idle) { /* idle: NULL for a reset */
+static void print_parameters(rlx_client *c) {
+    const rlx_parameter *parameters;
+    size_t size, i, j;
+    if (!c->config.environment_parameters || rlx_parameters(c, &parameters, &size) != RLX_OK) return;
+    printf("parameters");
+    for (i = 0; i < size; i++) {
+        printf(" "), print(parameters[i].name, strlen(parameters[i].name));
+        for (j = 0; j < c->config.environments; j++) printf(" "), print(&parameters[i].values[j], 8);
+    }
+    puts("");
+}
+
+/* `idle`: NULL for a reset. */
+static rlx_outcome outcome(const rlx_client *c, const uint8_t **idle, const uint8_t **chosen, const void *const **action) {
     rlx_outcome o;
     char *part;
-    size_t size;
+    size_t size, n = c->observation.count, actions;
     rlx_episode *episodes = (rlx_episode *)calloc(65536, sizeof *episodes);
     memset(&o, 0, sizeof o);
     o.reward = numbers(&size);
     if (idle != NULL) o.terminated = mask();
     o.truncated = mask();
     if (idle != NULL) *idle = mask();
+    *chosen = mask(), actions = *chosen != NULL ? c->action.count : 0;
     for (part = strtok(take(), "-,"); part != NULL; part = strtok(NULL, "-,")) {
         rlx_episode *e = &episodes[o.episode_count++];
         e->environment = (uint32_t)strtoul(part, &part, 10);
@@ -121,7 +134,8 @@ static rlx_outcome outcome(size_t n, const uint8_t **idle) { /* idle: NULL for a
     }
     o.episodes = episodes;
     if (idle != NULL) o.observation = leaves(n);
-    o.final_observation = leaves(n);
+    if (word + actions < count) o.final_observation = leaves(n);
+    *action = leaves(actions);
     return o;
 }
 
@@ -129,14 +143,16 @@ static int command(rlx_client **client, rlx_config *config) {
     const char *what = take();
     rlx_client *c = *client;
     int verdict = RLX_OK;
-    const uint8_t *idle;
-    size_t i, n = c != NULL ? c->observation.count : 0;
+    const uint8_t *idle, *chosen;
+    const void *const *action;
+    size_t i;
     if (strcmp(what, "connect") == 0) {
         char why[256];
         static int habits[65536];
         config->addresses = take(), config->environments = (uint32_t)integer(), config->mode = (int)integer();
         config->frame_skip = (uint32_t)integer(), config->reports_episodes = (int)integer();
-        config->out_of_step = (int)integer(), config->retry_seconds = -1;
+        config->out_of_step = (int)integer(), config->chosen_actions = (int)integer();
+        config->environment_parameters = (int)integer(), config->retry_seconds = -1;
         for (i = (size_t)integer(); config->autoresets < i;) habits[config->autoresets++] = (int)integer();
         config->autoreset = habits;
         config->environment = text(), config->host = text(), config->token = text(), config->session_id = text();
@@ -145,6 +161,7 @@ static int command(rlx_client **client, rlx_config *config) {
         if ((verdict = rlx_connect(c)) == RLX_OK) {
             printf("welcome "), print(rlx_session(c), strlen(rlx_session(c)));
             printf(" "), print(rlx_algorithm(c), strlen(rlx_algorithm(c))), printf("\n");
+            print_parameters(c);
         }
     } else if (strcmp(what, "metric") == 0) {
         char *name = text();
@@ -152,8 +169,8 @@ static int command(rlx_client **client, rlx_config *config) {
     } else if (strcmp(what, "ping") == 0) {
         if ((verdict = rlx_alive(c)) == RLX_OK) puts("pong");
     } else if (strcmp(what, "reset") == 0) {
-        rlx_outcome o = outcome(n, NULL);
-        if ((verdict = rlx_reset(c, &o)) == RLX_OK) {
+        rlx_outcome o = outcome(c, NULL, &chosen, &action);
+        if ((verdict = rlx_reset_chosen(c, &o, chosen, action)) == RLX_OK) {
             printf("returns");
             for (i = 0; i < config->environments; i++) printf(" "), print(&rlx_returns(c)[i], 8);
             puts("");
@@ -162,15 +179,16 @@ static int command(rlx_client **client, rlx_config *config) {
         if (strcmp(what, "init") == 0) {
             const uint8_t *partial = mask();
             idle = mask();
-            verdict = rlx_init_idle(c, leaves(n), partial, idle);
+            verdict = rlx_init_idle(c, leaves(c->observation.count), partial, idle);
         } else {
-            rlx_outcome o = outcome(n, &idle);
-            verdict = rlx_step_idle(c, &o, idle);
+            rlx_outcome o = outcome(c, &idle, &chosen, &action);
+            verdict = rlx_step_chosen(c, &o, idle, chosen, action);
         }
         if (verdict == RLX_OK) {
             printf("actions");
             for (i = 0; i < c->action.count; i++) printf(" "), print(rlx_action(c, i), c->action.leaf[i].size * config->environments);
             puts("");
+            print_parameters(c);
         }
     }
     if (verdict == RLX_FINISHED) printf("finished %llu %s\n", (unsigned long long)rlx_global_step(c), rlx_reason(c));

@@ -447,16 +447,164 @@ static void test_idle_by_autoreset_mode(void) {
     rlx_close(c), out_of_step = 0;
 }
 
-/* The flag must be in the hello and in the welcome, or in neither. */
-static void test_flag_of_welcome(void) {
+/* A person takes over for some steps. Actions that were not chosen are NaN. */
+static void test_chosen_actions(void) {
+    static const uint8_t asked[] = {0x60, 1, 0x80, 1, 1}, field[] = {0x52, 0x1f, 8, 12, 0x12, 1, 3, 0x1a, 24};
+    static const uint8_t taken[] = {0x4a, 3, 0, 1, 0, 0x52, 0x1f, 8, 12}, last[] = {0x2a, 3, 0, 1, 0, 0x32, 0x1f, 8, 12};
+    static const uint8_t idle[3] = {0, 1, 0}, none[3] = {0, 0, 0};
+    static const double low = -1, high = 1;
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 3);
+    double own[3] = {NAN, 0.5, NAN};
+    uint8_t chosen[3] = {0, 1, 0}, ended[3] = {0, 0, 1}, shape[1] = {3};
+    const void *const action[] = {own};
+    rlx_outcome o = {(const double *)nothing, zeros, NULL, NULL, NULL, NULL, 0};
+    Part hi, p = {{0}, 0};
+    char why[256];
+    size_t told;
     int i;
-    for (i = 0; i < 4; i++) {
-        rlx_transport transport = memory_transport(&memory);
-        rlx_config config = point(&transport, 1);
+    rlx_client *c = playing(&config);
+    CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_INVALID && strstr(rlx_reason(c), "chosen_actions"));
+    CHECK(rlx_reset_chosen(c, &o, chosen, action) == RLX_INVALID && strstr(rlx_reason(c), "chosen_actions"));
+    rlx_close(c);
+    config = point(&transport, 3), config.autoreset = habits, config.autoresets = 3, config.out_of_step = out_of_step = 1;
+    config.chosen_actions = chosen_actions = 1, hi = welcome(1048576, 2);
+    memset(&config.action, 0, sizeof config.action), config.action.kind = RLX_BOX, config.action.dtype = RLX_FLOAT64;
+    config.action.low = &low, config.action.high = &high, config.action.lows = config.action.highs = 1;
+    CHECK((c = rlx_open(&config, why)) != NULL);
+    add_array(&p, RLX_FLOAT64, shape, 1, nothing, 24);
+    for (say(&memory, 1, &hi), i = 0; i < 5; i++) say(&memory, 2, &p);
+    CHECK(rlx_init(c, zeros, NULL) == RLX_OK), told = memory.size;
+    CHECK(rlx_step_chosen(c, &o, NULL, chosen, NULL) == RLX_INVALID && strstr(rlx_reason(c), "missing"));
+    own[1] = 2, CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_INVALID && strstr(rlx_reason(c), "of the action"));
+    own[1] = NAN, CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_INVALID), own[1] = 0.5;
+    CHECK(rlx_step_chosen(c, &o, idle, chosen, action) == RLX_INVALID && strstr(rlx_reason(c), "took none"));
+    CHECK(memory.size == told);
+    CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_OK && sent(taken, sizeof taken));
+    CHECK(rlx_step_chosen(c, &o, NULL, none, action) == RLX_OK && !sent(taken, 2) && !sent(field, sizeof field));
+    ended[1] = 1, o.terminated = ended; /* 1 leaves with its own action; 2 ends */
+    CHECK(rlx_step_chosen(c, &o, idle, chosen, action) == RLX_OK && sent(taken, sizeof taken));
+    o.terminated = NULL, own[2] = 0;
+    CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_INVALID); /* 1 comes, and 2 begins an episode */
+    CHECK(rlx_reset_chosen(c, &o, chosen, action) == RLX_INVALID);      /* both are between two episodes */
+    chosen[1] = 0, chosen[2] = 1, CHECK(rlx_step_chosen(c, &o, NULL, chosen, action) == RLX_INVALID);
+    CHECK(rlx_step(c, &o) == RLX_OK);
+    memory.to = memory.from, say_returns(3), chosen[1] = 1, chosen[2] = 0;
+    own[1] = -2, CHECK(rlx_reset_chosen(c, &o, chosen, action) == RLX_INVALID), own[1] = -1;
+    CHECK(rlx_reset_chosen(c, &o, chosen, action) == RLX_OK && sent(last, sizeof last));
+    rlx_close(c), c = rlx_open(&config, why), memory.from = memory.to = memory.size = 0;
+    say(&memory, 1, &hi), CHECK(rlx_connect(c) == RLX_OK && sent(asked, 2) && sent(asked + 2, 3));
+    rlx_close(c), c = rlx_open(&config, why), memory.from = memory.to = 0;
+    hi = welcome(2 * 3 * 8 + 3 * 8 - 1, 2), say(&memory, 1, &hi); /* observations in SAME_STEP, and actions */
+    CHECK(rlx_connect(c) == RLX_FAILED && rlx_code(c) == 9);
+    rlx_close(c), out_of_step = chosen_actions = 0;
+}
+
+static int parameter_values_are(rlx_client *c, double gravity0, double gravity1, double size0, double size1) {
+    const rlx_parameter *p;
+    size_t count;
+    return rlx_parameters(c, &p, &count) == RLX_OK && count == 2 && strcmp(p[0].name, "gravity") == 0 &&
+           strcmp(p[1].name, "size") == 0 && p[0].values[0] == gravity0 && p[0].values[1] == gravity1 &&
+           p[1].values[0] == size0 && p[1].values[1] == size1;
+}
+
+/* Actions of two environments, with values for the environments in `of`. */
+static void say_new_parameters(const uint8_t *of, size_t ofs, const double *values, size_t count) {
+    static const uint8_t shape[] = {2};
+    Part p = {{0}, 0};
+    size_t i;
+    for (i = 0; i < count; i++) add_double(&p, 3, values[i]); /* the order and the form of fields are free */
+    for (i = 0; i < ofs; i++) add_integer(&p, 2, of[i]);
+    add_array(&p, RLX_INT64, shape, 1, nothing, 16), say(&memory, 2, &p);
+}
+
+static void test_environment_parameters(void) {
+    static const uint8_t asked[] = {0x60, 1, 0x88, 1, 1}, all[] = {0x12, 2, 1, 1}, second[] = {1}, both[] = {0, 1};
+    static const double values[] = {-7, 1e30, 8, 9};
+    char reasons[256] = "";
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 2);
+    rlx_outcome o = {(const double *)nothing, zeros, NULL, NULL, NULL, NULL, 0};
+    const rlx_parameter *parameters;
+    size_t count;
+    Part hi, none;
+    char why[256];
+    rlx_client *c = rlx_open(&config, why);
+    CHECK(rlx_parameters(c, &parameters, &count) == RLX_INVALID && strstr(rlx_reason(c), "environment_parameters"));
+    rlx_close(c);
+    config.environment_parameters = environment_parameters = 1, none = hi = welcome(1048576, 2), add_parameters(&hi, 2);
+    config.retry_seconds = 60, config.on_retry = note_reason, config.retry_context = reasons, memory.size = 0;
+    CHECK((c = rlx_open(&config, why)) != NULL);
+    say(&memory, 1, &hi);
+    CHECK(parameter_values_are(c, 1, 3, 2, 4) && memory.opened == 1 && sent(asked, 2) && sent(asked + 2, 3));
+    say_new_parameters(second, 1, values, 2);
+    CHECK(rlx_init(c, zeros, NULL) == RLX_OK && !sent(all, sizeof all) && parameter_values_are(c, 1, -7, 2, 1e30));
+    say_new_parameters(both, 2, values, 4), say_new_parameters(NULL, 0, NULL, 0);
+    CHECK(rlx_step(c, &o) == RLX_OK && rlx_step(c, &o) == RLX_OK && parameter_values_are(c, -7, 8, 1e30, 9));
+    CHECK(rlx_step(c, &o) == RLX_INTERRUPTED);
+    say(&memory, 1, &hi), say_actions(2, 0); /* the parameters of the new connection were not read: all are partial */
+    CHECK(rlx_init(c, zeros, NULL) == RLX_OK && memory.opened == 2 && sent(all, sizeof all));
+    CHECK(rlx_step(c, &o) == RLX_INTERRUPTED);
+    say(&memory, 1, &hi);
+    CHECK(parameter_values_are(c, 1, 3, 2, 4) && memory.opened == 3);
+    say_actions(2, 0), CHECK(rlx_init(c, zeros, NULL) == RLX_OK && memory.opened == 3 && !sent(all, sizeof all));
+    CHECK(rlx_step(c, &o) == RLX_INTERRUPTED);
+    say(&memory, 1, &none), say_new_parameters(both, 2, NULL, 0); /* a server without parameters */
+    CHECK(rlx_init(c, zeros, NULL) == RLX_OK && !sent(all, sizeof all));
+    CHECK(rlx_parameters(c, &parameters, &count) == RLX_OK && count == 0 && memory.opened == 4);
+    rlx_close(c), environment_parameters = 0;
+}
+
+static void test_wrong_parameters(void) {
+    static const struct { uint8_t of[2]; size_t ofs; double values[4]; size_t count; } cases[] = {
+        {{0, 0}, 1, {1}, 1}, {{0, 0}, 1, {1, 2, 3}, 3}, {{0, 0}, 1, {1, NAN}, 2}, {{0, 0}, 1, {INFINITY, 1}, 2},
+        {{0, 0}, 1, {-2e30, 1}, 2}, {{1, 0}, 2, {1, 2, 3, 4}, 4}, {{1, 1}, 2, {1, 2, 3, 4}, 4}, {{2, 0}, 1, {1, 2}, 2},
+        {{0, 0}, 0, {1, 2}, 2}, {{0, 0}, 1, {0}, 0}};
+    static const char *const names[] = {"", "gravity", "a\nb", "a\x7f", "\xc2\x85", "\xff"};
+    rlx_transport transport = memory_transport(&memory);
+    size_t i;
+    for (i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) { /* without the capability, all are wrong */
+        rlx_config config = point(&transport, 2);
         Part hi;
         char why[256];
         rlx_client *c;
-        config.out_of_step = i & 1, config.retry_seconds = 60, out_of_step = i >> 1, hi = welcome(1048576, 2);
+        config.environment_parameters = environment_parameters = i % 2, hi = welcome(1048576, 2);
+        if (environment_parameters) add_parameters(&hi, 2);
+        CHECK((c = rlx_open(&config, why)) != NULL);
+        say(&memory, 1, &hi), say_new_parameters(cases[i / 2].of, cases[i / 2].ofs, cases[i / 2].values, cases[i / 2].count);
+        CHECK(rlx_init(c, zeros, NULL) == RLX_FAILED && rlx_code(c) == 8);
+        rlx_close(c);
+    }
+    environment_parameters = 1;
+    for (i = 0; i <= sizeof names / sizeof *names; i++) { /* at last, more values than fit in a welcome */
+        int named = i < sizeof names / sizeof *names;
+        rlx_config config = point(&transport, named ? 2 : 65536);
+        Part hi = welcome(1048576, 2);
+        char why[256];
+        rlx_client *c;
+        config.environment_parameters = 1, add_parameters(&hi, 2);
+        if (named) add_bytes(&hi, 9, names[i], strlen(names[i])), add_bytes(&hi, 10, nothing, 16);
+        CHECK((c = rlx_open(&config, why)) != NULL);
+        say(&memory, 1, &hi);
+        CHECK(rlx_connect(c) == RLX_FAILED && rlx_code(c) == (named && names[i][0] == '\xff' ? 1 : 8));
+        rlx_close(c);
+    }
+    environment_parameters = 0;
+}
+
+/* The flag must be in the hello and in the welcome, or in neither. */
+static void test_flag_of_welcome(void) {
+    static const char *const names[] = {"environments out of step", "actions of the client", "parameters of environments"};
+    int k;
+    for (k = 0; k < 12; k++) {
+        rlx_transport transport = memory_transport(&memory);
+        rlx_config config = point(&transport, 1);
+        int i = k % 4, *asks[3], *has[] = {&out_of_step, &chosen_actions, &environment_parameters};
+        Part hi;
+        char why[256];
+        rlx_client *c;
+        asks[0] = &config.out_of_step, asks[1] = &config.chosen_actions, asks[2] = &config.environment_parameters;
+        *asks[k / 4] = i & 1, config.retry_seconds = 60, *has[k / 4] = i >> 1, hi = welcome(1048576, 2);
         CHECK((c = rlx_open(&config, why)) != NULL);
         say(&memory, 1, &hi);
         if (i == 0 || i == 3) CHECK(rlx_connect(c) == RLX_OK && last_frame() == 0);
@@ -464,9 +612,9 @@ static void test_flag_of_welcome(void) {
             CHECK(rlx_connect(c) == RLX_FAILED && rlx_code(c) == (i == 1 ? 6 : 8) && memory.opened == 1);
             CHECK(memory.told[last_frame() + 4] == 0x42); /* bye */
         }
-        if (i == 1) CHECK(strstr(rlx_reason(c), "does not support environments out of step") != NULL);
+        if (i == 1) CHECK(strstr(rlx_reason(c), names[k / 4]) != NULL);
         if (i == 2) CHECK(strstr(rlx_reason(c), "the server's mistake") != NULL);
-        rlx_close(c), out_of_step = 0;
+        rlx_close(c), *has[k / 4] = 0;
     }
 }
 
@@ -524,6 +672,9 @@ int main(void) {
     test_waits_during_signals();
     test_players_take_turns();
     test_idle_by_autoreset_mode();
+    test_chosen_actions();
+    test_environment_parameters();
+    test_wrong_parameters();
     test_flag_of_welcome();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();

@@ -9,8 +9,10 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
@@ -41,8 +43,9 @@ public final class Client implements AutoCloseable {
     private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
     private static final String SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: "
         + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-    private static final String LACKS_OUT_OF_STEP = "the server or its algorithm does not support environments out of step: "
-        + "use another algorithm, or do not set outOfStep";
+    /** What a client may ask for, and its field of Config: fields of hello from 15 on, of welcome from 6 on. */
+    private static final String[][] CAPABILITIES = {{"environments out of step", "outOfStep"},
+        {"actions of the client", "chosenActions"}, {"parameters of environments", "environmentParameters"}};
     /** The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte. */
     private static final byte[] SETTINGS = {4, 0, 0, 0, 0, 0};
 
@@ -74,6 +77,10 @@ public final class Client implements AutoCloseable {
         public boolean reportsEpisodes;
         /** Whether calls may mark environments as idle. The server and its algorithm must support it. */
         public boolean outOfStep;
+        /** Whether environments may take other actions than the agent's. The server and its algorithm must support it. */
+        public boolean chosenActions;
+        /** Whether the server may set parameters of the environments. It must support it. */
+        public boolean environmentParameters;
         /** How long to retry after a failure, in seconds. Below 0: do not retry. */
         public double retrySeconds = 300;
         /** Called before each wait with the reason and the seconds. */
@@ -97,6 +104,10 @@ public final class Client implements AutoCloseable {
         /** Rows of ended episodes, with SAME_STEP. Required if an episode was truncated, also in reset. */
         public Object[] finalObservation;
         public List<Episode> episodes = List.of();
+        /** The environments that took another action than the agent's. Requires chosenActions. */
+        public boolean[] chosen;
+        /** The actions of these environments, in the form of those that calls return. Other rows are ignored. */
+        public Object[] action;
     }
 
     private final Config config;
@@ -113,10 +124,12 @@ public final class Client implements AutoCloseable {
     private byte[] buffer = new byte[HANDSHAKE_BYTES];
     private int from, to;
     private Part scalars = new Part();
-    private boolean[] away, awayNext, first, hidden, hiddenFinal, cut;
+    private boolean[] away, awayNext, first, hidden, hiddenFinal, hiddenAction, cut;
     private String session, algorithm = "";
     private Object[] actions;
-    private double[] returns;
+    private double[] returns, parameters;
+    private List<String> parameterNames = List.of();
+    private boolean parametersAreRead, chose;
 
     /** Make a client. It does not connect yet. */
     public Client(Config config) {
@@ -136,6 +149,7 @@ public final class Client implements AutoCloseable {
         first = new boolean[n];
         hidden = new boolean[n];
         hiddenFinal = new boolean[n];
+        hiddenAction = new boolean[n];
         cut = new boolean[n];
         limit = HANDSHAKE_BYTES;
         framed(HELLO, hello(true));
@@ -171,6 +185,23 @@ public final class Client implements AutoCloseable {
         }
     }
 
+    /**
+     * Return the server's parameters for the next episodes: N values for each name. Connects if necessary. Read them before an
+     * environment begins an episode. Requires environmentParameters.
+     */
+    public Map<String, double[]> parameters() throws RlxException {
+        if (!config.environmentParameters) throw new IllegalArgumentException("there are no parameters: set environmentParameters to true");
+        connect();
+        parametersAreRead = true;
+        Map<String, double[]> all = new LinkedHashMap<>();
+        for (String name : parameterNames) {
+            double[] values = new double[n];
+            for (int i = 0; i < n; i++) values[i] = parameters[i * parameterNames.size() + all.size()];
+            all.put(name, values);
+        }
+        return all;
+    }
+
     /** Begin an episode in every environment and return the first actions. {@code partial}: null, or true where an episode continues. */
     public Object[] init(Object[] observation, boolean[] partial) throws RlxException {
         return init(observation, partial, null);
@@ -180,11 +211,15 @@ public final class Client implements AutoCloseable {
     public Object[] init(Object[] observation, boolean[] partial, boolean[] idle) throws RlxException {
         if (playing) throw new IllegalArgumentException("an episode is in progress: call reset first");
         if (partial != null && partial.length != n) throw new IllegalArgumentException("partial has " + n + " entries");
-        checkIdle(idle);
+        checkMask("idle", idle, config.outOfStep, "outOfStep");
         boolean[] absent = idle == null ? new boolean[n] : idle.clone();
-        Part content = new Part().leaves(1, this.observation, pack(observation, absent), n).mask(2, partial).mask(3, absent);
+        boolean[] all = new boolean[n];
+        Arrays.fill(all, true);
+        List<byte[]> seen = pack(this.observation, observation, absent);
         while (true) {
             connect();
+            boolean read = parametersAreRead || parameterNames.isEmpty();
+            Part content = new Part().leaves(1, this.observation, seen, n).mask(2, read ? partial : all).mask(3, absent);
             try {
                 hear(0);
                 ask(INIT, content, ACTIONS);
@@ -202,10 +237,11 @@ public final class Client implements AutoCloseable {
      */
     public Object[] step(Outcome o) throws RlxException {
         check(o, true);
-        Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(o.observation, hidden), n);
+        Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(observation, o.observation, hidden), n);
         content.mask(3, o.terminated).mask(4, cut);
-        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation, hiddenFinal), n);
+        if (o.finalObservation != null) content.leaves(5, observation, pack(observation, o.finalObservation, hiddenFinal), n);
         content.mask(6, first).episodes(7, o.episodes).mask(8, o.idle);
+        addChosen(content, 9, o);
         hear(0);
         ask(STEP, content, ACTIONS);
         away = awayNext.clone();
@@ -216,8 +252,9 @@ public final class Client implements AutoCloseable {
     public double[] reset(Outcome o) throws RlxException {
         check(o, false);
         Part content = new Part().doubles(1, o.reward).mask(2, cut);
-        if (o.finalObservation != null) content.leaves(3, observation, pack(o.finalObservation, null), n);
+        if (o.finalObservation != null) content.leaves(3, observation, pack(observation, o.finalObservation, null), n);
         content.episodes(4, o.episodes);
+        addChosen(content, 5, o);
         hear(0);
         ask(RESET, content, RETURNS);
         return returns;
@@ -421,8 +458,11 @@ public final class Client implements AutoCloseable {
             if (kind == PING || kind == PONG) return kind == PONG && due == PONG;
             if (kind == 0 || kind != due) throw mistake(3, "message " + kind + " is not allowed now");
             if (kind == WELCOME) readWelcome(m);
-            else if (kind == ACTIONS) actions = Wire.readActions(m, action, n);
-            else returns = Wire.readReturns(m, n);
+            else if (kind == RETURNS) returns = m.doubles(1, n);
+            else {
+                actions = Wire.readActions(m, action, n);
+                readParameters(m);
+            }
             return true;
         } catch (Wire.Wrong e) {
             throw mistake(e.code, "invalid Protobuf, or a value outside the agreed range");
@@ -442,20 +482,43 @@ public final class Client implements AutoCloseable {
         if (m.integer(1) != 1) throw new Wire.Wrong(4);
         if (!(idle > 0 && heartbeat > 0 && Double.isFinite(idle + heartbeat))) throw new Wire.Wrong(Wire.VALUE);
         if (!givenSession.matches("[A-Za-z0-9_-]{0,128}")) throw new Wire.Wrong(Wire.VALUE);
-        if (Math.max(seen, acted) > given) throw new Wire.Wrong(9);
-        boolean supported = m.integer(6) != 0;
-        if (supported && !config.outOfStep) throw new Wire.Wrong(Wire.VALUE);
-        if (config.outOfStep && !supported) {
-            sayBye("the welcome lacks out_of_step");
-            throw new RlxException(Meaning.FAILED, UNSUPPORTED_SPACE, where() + ": " + LACKS_OUT_OF_STEP, 0, 0);
+        if ((config.chosenActions ? seen + acted : Math.max(seen, acted)) > given) throw new Wire.Wrong(Wire.LIMIT);
+        boolean[] asked = asked();
+        for (int i = 0; i < asked.length; i++) {
+            if (m.integer(6 + i) != 0 && !asked[i]) throw new Wire.Wrong(Wire.VALUE);
+        }
+        parameterNames = Wire.readNames(m);
+        if (m.integer(8) == 0 && !parameterNames.isEmpty()) throw new Wire.Wrong(Wire.VALUE);
+        parameters = m.doubles(10, n * parameterNames.size());
+        parametersAreRead = false;
+        for (int i = 0; i < asked.length; i++) {
+            if (m.integer(6 + i) == 0 && asked[i]) throw lacks(CAPABILITIES[i][0], CAPABILITIES[i][1]);
         }
         session = givenSession;
         limit = given;
-        most = Math.min(given, HANDSHAKE_BYTES + 2 * acted + 16 * n); // the longest possible answer
+        most = Math.min(given, most + 2 * acted + 16 * n); // the longest possible answer
         nameBytes = limits.integer(4);
         nameLimit = limits.integer(5);
         names.clear();
         silence = Math.max(5, Math.min(3 * heartbeat, 1e6));
+    }
+
+    private RlxException lacks(String what, String setting) {
+        sayBye("the welcome lacks " + what);
+        String sentence = where() + ": the server or its algorithm does not support " + what;
+        return new RlxException(Meaning.FAILED, UNSUPPORTED_SPACE, sentence + ": use another algorithm, or do not set " + setting, 0, 0);
+    }
+
+    /** Replace the parameters of the environments that have new ones. */
+    private void readParameters(Message m) throws Wire.Wrong {
+        long[] of = m.integers(2, n);
+        for (int i = 0; i < of.length; i++) {
+            boolean increases = of[i] > (i == 0 ? -1 : of[i - 1]);
+            if (!config.environmentParameters || !increases || of[i] >= n) throw new Wire.Wrong(Wire.VALUE);
+        }
+        int size = parameterNames.size();
+        double[] values = m.doubles(3, of.length * size);
+        for (int i = 0; i < of.length; i++) System.arraycopy(values, i * size, parameters, (int) of[i] * size, size);
     }
 
     /** Process the server's last message: an error, the end of training, or a bye. */
@@ -481,7 +544,8 @@ public final class Client implements AutoCloseable {
         int colon = where.lastIndexOf(':');
         String host = where.substring(0, colon).replaceAll("[\\[\\]]", "");
         int port = Integer.parseInt(where.substring(colon + 1));
-        limit = most = HANDSHAKE_BYTES;
+        limit = HANDSHAKE_BYTES;
+        most = HANDSHAKE_BYTES + (config.environmentParameters ? 2048L * n : 0);
         silence = 60;
         answered = false;
         byte[] hello = framed(HELLO, hello(true));
@@ -532,6 +596,11 @@ public final class Client implements AutoCloseable {
         secure.startHandshake();
     }
 
+    /** Which of the capabilities the client asks for. */
+    private boolean[] asked() {
+        return new boolean[] {config.outOfStep, config.chosenActions, config.environmentParameters};
+    }
+
     /** The bounds of observations are left out if the hello would be too long (section 6). */
     private Part hello(boolean bounds) {
         Part hello = new Part().integer(1, 1).text(2, "relaax-java").text(3, VERSION).text(4, config.token);
@@ -539,7 +608,8 @@ public final class Client implements AutoCloseable {
         hello.space(8, config.observation, bounds).space(9, config.action, true).integer(10, n);
         hello.packed(11, config.autoreset.stream().mapToLong(habit -> habit.ordinal() + 1).toArray());
         hello.integer(12, config.mode.ordinal() + 1).text(13, session).integer(14, config.reportsEpisodes ? 1 : 0);
-        hello.integer(15, config.outOfStep ? 1 : 0);
+        boolean[] asked = asked();
+        for (int i = 0; i < asked.length; i++) hello.integer(15 + i, asked[i] ? 1 : 0);
         return bounds && hello.size() > HANDSHAKE_BYTES - 4 ? hello(false) : hello;
     }
 
@@ -573,21 +643,25 @@ public final class Client implements AutoCloseable {
         playing = due == ACTIONS;
     }
 
-    /** Pack an observation. The values of rows that are {@code hidden} are not checked. */
-    private List<byte[]> pack(Object[] leaves, boolean[] hidden) {
-        if (leaves == null || leaves.length != observation.size()) {
-            throw new IllegalArgumentException("an observation has " + observation.size() + " leaves");
+    /** Pack an observation or an action. The values of rows that are {@code hidden} are not checked. */
+    private List<byte[]> pack(List<Space.Leaf> parts, Object[] leaves, boolean[] hidden) {
+        if (leaves == null || leaves.length != parts.size()) {
+            throw new IllegalArgumentException("an " + (parts == action ? "action" : "observation") + " has " + parts.size() + " leaves");
         }
         List<byte[]> all = new ArrayList<>();
-        for (int i = 0; i < leaves.length; i++) all.add(observation.get(i).pack(leaves[i], n, hidden));
+        for (int i = 0; i < leaves.length; i++) all.add(parts.get(i).pack(leaves[i], n, parts == action, hidden));
         return all;
     }
 
-    private void checkIdle(boolean[] idle) {
-        if (idle == null) return;
-        if (idle.length != n) throw new IllegalArgumentException("idle has " + n + " entries");
-        for (int i = 0; i < n; i++) {
-            if (idle[i] && !config.outOfStep) throw new IllegalArgumentException("environment " + i + " is idle: set outOfStep to true");
+    private void addChosen(Part content, int field, Outcome o) {
+        if (chose) content.mask(field, o.chosen).leaves(field + 1, action, pack(action, o.action, hiddenAction), n);
+    }
+
+    private void checkMask(String name, boolean[] mask, boolean allowed, String setting) {
+        if (mask == null) return;
+        if (mask.length != n) throw new IllegalArgumentException(name + " has " + n + " entries");
+        for (int i = 0; i < n && !allowed; i++) {
+            if (mask[i]) throw new IllegalArgumentException(name + " marks environment " + i + ": set " + setting + " to true");
         }
     }
 
@@ -599,7 +673,9 @@ public final class Client implements AutoCloseable {
         if (o.reward.length != n || o.terminated != null && o.terminated.length != n || o.truncated != null && o.truncated.length != n) {
             throw new IllegalArgumentException("rewards and masks have " + n + " entries");
         }
-        if (stepping) checkIdle(o.idle);
+        if (stepping) checkMask("idle", o.idle, config.outOfStep, "outOfStep");
+        checkMask("chosen", o.chosen, config.chosenActions, "chosenActions");
+        chose = false;
         boolean needed = false, allowed = !stepping;
         for (int i = 0; i < n; i++) {
             boolean over = stepping && o.terminated != null && o.terminated[i];
@@ -609,6 +685,7 @@ public final class Client implements AutoCloseable {
             first[i] = away[i] && !idle;
             hidden[i] = idle && !(ended && habit(i) == Autoreset.NEXT_STEP);
             hiddenFinal[i] = !(ended && habit(i) == Autoreset.SAME_STEP);
+            hiddenAction[i] = o.chosen == null || !o.chosen[i];
             awayNext[i] = ended ? idle || habit(i) == Autoreset.NEXT_STEP : idle && away[i];
             if (!(Math.abs(o.reward[i]) <= 1e15)) {
                 throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; it must be from -1e15 to 1e15");
@@ -616,6 +693,10 @@ public final class Client implements AutoCloseable {
             if (stepping && ended && (habit(i) == Autoreset.DISABLED || away[i])) {
                 throw new IllegalArgumentException("the episode of environment " + i + " cannot end in this step");
             }
+            if (!hiddenAction[i] && (away[i] || idle && !ended)) {
+                throw new IllegalArgumentException("chosen marks environment " + i + ", which took no action");
+            }
+            chose |= !hiddenAction[i];
             needed |= cut[i] && (!stepping || habit(i) == Autoreset.SAME_STEP);
             allowed |= !hiddenFinal[i];
         }

@@ -95,15 +95,16 @@ public sealed interface Space {
         }
 
         /**
-         * The bytes of the numbers of n environments, from a primitive array of their length. The values of rows that are
-         * {@code hidden} are not checked; null: all are.
+         * The bytes of the numbers of n environments, from a primitive array of their length. {@code bounds}: it is a leaf of actions.
+         * The values of rows that are {@code hidden} are not checked; null: all are.
          */
-        byte[] pack(Object numbers, int n, boolean[] hidden) {
+        byte[] pack(Object numbers, int n, boolean bounds, boolean[] hidden) {
+            String what = "a leaf of the " + (bounds ? "action" : "observation");
             ByteBuffer to = ByteBuffer.allocate(size * n).order(ByteOrder.LITTLE_ENDIAN);
             int length = java.lang.reflect.Array.getLength(numbers);
             if (numbers.getClass() != like(0).getClass() || length != elements * n) {
-                throw new IllegalArgumentException("a leaf of the observation is " + numbers.getClass().getSimpleName() + " of "
-                        + length + "; " + dtype + " x " + elements * n + " is due");
+                throw new IllegalArgumentException(what + " is " + numbers.getClass().getSimpleName() + " of " + length
+                        + "; " + dtype + " x " + elements * n + " is due");
             }
             if (numbers instanceof byte[] some) to.put(some);
             else if (numbers instanceof short[] some) to.asShortBuffer().put(some);
@@ -111,8 +112,8 @@ public sealed interface Space {
             else if (numbers instanceof long[] some) to.asLongBuffer().put(some);
             else if (numbers instanceof float[] some) to.asFloatBuffer().put(some);
             else to.asDoubleBuffer().put((double[]) numbers);
-            if (!legal(to, n, false, hidden)) {
-                throw new IllegalArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
+            if (!legal(to, n, bounds, hidden)) {
+                throw new IllegalArgumentException(what + " has a value that is NaN, infinite or outside the space");
             }
             return to.array();
         }

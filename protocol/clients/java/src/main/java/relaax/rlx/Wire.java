@@ -12,6 +12,7 @@ import java.util.List;
 final class Wire {
     static final int MALFORMED = 1;
     static final int VALUE = 8;
+    static final int LIMIT = 9;
 
     private Wire() {}
 
@@ -181,22 +182,44 @@ final class Wire {
         }
 
         String text(int number) throws Wrong {
-            try {
-                return StandardCharsets.UTF_8.newDecoder().decode(data(number).duplicate()).toString();
-            } catch (CharacterCodingException e) {
-                throw new Wrong(MALFORMED);
-            }
+            return Wire.text(data(number));
         }
 
-        /** The shape of an array, packed or not, with at most one axis too many. */
-        long[] shape(int most) throws Wrong {
-            List<Long> axes = new ArrayList<>();
+        /** The integers of a list, packed or not. If they are packed, at most one more than {@code most}. */
+        long[] integers(int number, int most) throws Wrong {
+            List<Long> all = new ArrayList<>();
             for (Field f : fields) {
-                if (f.number == 2 && f.kind == 0) axes.add(f.integer);
+                if (f.number == number && f.kind == 0) all.add(f.integer);
                 ByteBuffer in = f.bytes.duplicate();
-                while (f.number == 2 && f.kind == 2 && in.hasRemaining() && axes.size() <= most) axes.add(varint(in));
+                while (f.number == number && f.kind == 2 && in.hasRemaining() && all.size() <= most) all.add(varint(in));
             }
-            return axes.stream().mapToLong(Long::longValue).toArray();
+            return all.stream().mapToLong(Long::longValue).toArray();
+        }
+
+        /** The {@code count} doubles of a list, packed or not, from -1e30 to 1e30. */
+        double[] doubles(int number, int count) throws Wrong {
+            double[] all = new double[count];
+            int found = 0;
+            for (Field f : fields) {
+                if (f.number != number || f.kind != 1 && f.kind != 2) continue;
+                ByteBuffer in = f.bytes.duplicate().order(ByteOrder.LITTLE_ENDIAN);
+                if (in.remaining() % 8 != 0) throw new Wrong(MALFORMED);
+                while (in.hasRemaining()) {
+                    double v = in.getDouble();
+                    if (found == count || !(Math.abs(v) <= 1e30)) throw new Wrong(VALUE);
+                    all[found++] = v;
+                }
+            }
+            if (found != count) throw new Wrong(VALUE);
+            return all;
+        }
+    }
+
+    private static String text(ByteBuffer bytes) throws Wrong {
+        try {
+            return StandardCharsets.UTF_8.newDecoder().decode(bytes.duplicate()).toString();
+        } catch (CharacterCodingException e) {
+            throw new Wrong(MALFORMED);
         }
     }
 
@@ -237,7 +260,7 @@ final class Wire {
         for (int i = 0; i < all.length; i++) {
             Space.Leaf leaf = leaves.get(i);
             Message array = Message.parse(arrays.get(i));
-            long[] shape = array.shape(leaf.shape.length + 1);
+            long[] shape = array.integers(2, leaf.shape.length + 1);
             boolean fits = shape.length == leaf.shape.length + 1 && shape[0] == n && array.integer(1) == leaf.dtype.number();
             for (int k = 0; fits && k < leaf.shape.length; k++) fits = shape[k + 1] == leaf.shape[k];
             if (!fits || !leaf.legal(array.data(3), n, true, null)) throw new Wrong(VALUE);
@@ -246,20 +269,15 @@ final class Wire {
         return all;
     }
 
-    static double[] readReturns(Message m, int n) throws Wrong {
-        double[] all = new double[n];
-        int count = 0;
-        for (Field f : m.fields) {
-            if (f.number != 1 || f.kind != 1 && f.kind != 2) continue;
-            ByteBuffer in = f.bytes.duplicate().order(ByteOrder.LITTLE_ENDIAN);
-            if (in.remaining() % 8 != 0) throw new Wrong(MALFORMED);
-            while (in.hasRemaining()) {
-                double v = in.getDouble();
-                if (count == n || !(Math.abs(v) <= 1e30)) throw new Wrong(VALUE);
-                all[count++] = v;
-            }
+    /** The names of the parameters in a welcome. */
+    static List<String> readNames(Message m) throws Wrong {
+        List<String> names = new ArrayList<>();
+        for (ByteBuffer bytes : m.all(9)) {
+            if (names.size() == 64 || bytes.remaining() > 256) throw new Wrong(LIMIT);
+            String name = text(bytes);
+            if (!name.matches("\\P{Cc}+") || names.contains(name)) throw new Wrong(VALUE);
+            names.add(name);
         }
-        if (count != n) throw new Wrong(VALUE);
-        return all;
+        return names;
     }
 }

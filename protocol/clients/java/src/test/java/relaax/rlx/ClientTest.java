@@ -33,8 +33,11 @@ final class ClientTest {
     private static final String FULL = "000000152213080b120466756c6c180121000000000000e83f";
     private static final String OVER = "000000062a0410c0c407";
     /** A welcome with out_of_step, and actions of two environments. */
-    private static final String TURNS = WELCOME.replace("2c0a2a", "2e0a2c") + "3001";
+    private static final String TURNS = with(WELCOME, "3001");
     private static final String TWO = "0000001b12190a1708091201021a10" + "00".repeat(16);
+    private static final String RETURNS = "000000141a120a10" + "00".repeat(16);
+    /** A welcome with the parameters "a" and "b" of two environments. */
+    private static final String GIVEN = with(WELCOME, "4001" + "4a0161" + "4a0162" + doubles(10, 1, 2, 3, 4));
     private static final Object[] SEEN = {new float[] {0, 0}};
     /** For observations that are larger than socket buffers, and with a heartbeat of 0.1 s. */
     private static final String ROOM = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
@@ -105,6 +108,17 @@ final class ClientTest {
     private static Socket write(Socket socket, String answer) throws IOException {
         socket.getOutputStream().write(HexFormat.of().parseHex(answer));
         return socket;
+    }
+
+    /** Add fields to a message. */
+    private static String with(String message, String fields) {
+        Wire.Part content = new Wire.Part();
+        content.writeBytes(HexFormat.of().parseHex(message.substring(12) + fields));
+        return HexFormat.of().formatHex(content.frame(Integer.parseInt(message.substring(8, 10), 16) >> 3));
+    }
+
+    private static String doubles(int field, double... numbers) {
+        return HexFormat.of().formatHex(new Wire.Part().doubles(field, numbers).toByteArray());
     }
 
     private interface Action {
@@ -295,7 +309,7 @@ final class ClientTest {
     }
 
     private static void environmentsThatLeaveHaveAnObservationWhereTheirModeHasIt() throws Exception {
-        Server server = new Server(new Object[] {TURNS, TWO, TWO, TWO, TWO, "000000141a120a10" + "00".repeat(16)});
+        Server server = new Server(new Object[] {TURNS, TWO, TWO, TWO, TWO, RETURNS});
         try (Client client = new Client(players(Client.Autoreset.NEXT_STEP, server.address()))) {
             client.init(rows(null, null), null, mask("11"));
             refused(() -> client.step(turn(rows(null, 1f), "00", "00", "00")));
@@ -351,21 +365,200 @@ final class ClientTest {
         check(told.split("6001" + "7801", -1).length == 2, "the hello of a client in step asks for out_of_step: " + told);
     }
 
-    private static void welcomeMustAgreeOnOutOfStep() throws Exception {
-        for (boolean asked : new boolean[] {true, false}) {
-            Server server = new Server(new Object[] {asked ? WELCOME : TURNS, TWO});
-            Client.Config config = players(Client.Autoreset.DISABLED, server.address());
-            config.outOfStep = asked;
+    private static void welcomeMustAgreeOnCapabilities() throws Exception {
+        String[] capabilities = {"environments out of step", "actions of the client", "parameters of environments"};
+        for (int i = 0; i < 6; i++) {
+            boolean asked = i % 2 == 0;
+            String welcome = with(WELCOME, List.of("3001", "3801", "4001").get(i / 2));
+            Server server = new Server(new Object[] {asked ? WELCOME : welcome, TWO});
+            Client.Config config = point(server.address());
+            config.environments = 2;
+            config.outOfStep = i == 0;
+            config.chosenActions = i == 2;
+            config.environmentParameters = i == 4;
             config.retrySeconds = 60;
-            try (Client client = new Client(config)) {
-                client.init(rows(1f, 1f), null);
-                check(false, "the welcome was accepted");
-            } catch (RlxException e) {
-                check(e.meaning == Meaning.FAILED && e.code == (asked ? 6 : 8), e);
-                check(e.getMessage().contains("does not support environments out of step") == asked, e);
-            }
-            String reason = HexFormat.of().formatHex("the welcome lacks out_of_step".getBytes());
+            refusesServer(config, asked ? 6 : 8, asked ? "does not support " + capabilities[i / 2] : "mistake");
+            String reason = HexFormat.of().formatHex(("the welcome lacks " + capabilities[i / 2]).getBytes());
             check(server.told().contains(reason) == asked, "the reason of the bye");
+        }
+    }
+
+    private static void refusesServer(Client.Config config, int code, String sentence) throws Exception {
+        try (Client client = new Client(config)) {
+            client.init(rows(1f, 1f), null);
+            check(false, "it was believed");
+        } catch (RlxException e) {
+            check(e.meaning == Meaning.FAILED && e.code == code && e.getMessage().contains(sentence), e + " " + e.code);
+        }
+    }
+
+    private static Client.Outcome takeover(Client.Outcome o, String chosen, long... action) {
+        o.chosen = mask(chosen);
+        o.action = new Object[] {action};
+        return o;
+    }
+
+    private static void clientTakesOver() throws Exception {
+        Server server = new Server(new Object[] {with(TURNS, "3801"), TWO, TWO, TWO, TWO, RETURNS});
+        Client.Config config = players(Client.Autoreset.SAME_STEP, server.address());
+        config.chosenActions = true;
+        try (Client client = new Client(config)) {
+            client.init(rows(1f, 1f), null);
+            client.step(takeover(turn(rows(1f, 1f), "00", "00", "00"), "01", 99, 2));
+            client.step(takeover(turn(rows(1f, 1f), "00", "00", "00"), "00", 99, 99));
+            client.step(takeover(turn(rows(1f, null), "01", "01", "00"), "01", 99, 1));
+            client.reset(takeover(turn(null, "00", "00", "00"), "10", 2, 99));
+        }
+        String told = server.told(), form = "08091201021a10";
+        String one = "01" + "00".repeat(7), two = "02" + "00".repeat(7), none = "63" + "00".repeat(7);
+        checkOrder(told, "6001" + "7801" + "800101", "4a020001" + "5217" + form + none + two, "42020001" + "4a020001" + "5217" + form + none + one,
+                "2a020100" + "3217" + form + two + none);
+        check(told.split(form, -1).length == 4, "an action was sent that was not chosen: " + told);
+    }
+
+    private static void chosenIsRefusedWhereItIsNotAllowed() throws Exception {
+        Server server = new Server(new Object[] {with(TURNS, "3801"), TWO}, new Object[] {TURNS, TWO});
+        Client.Config config = players(Client.Autoreset.NEXT_STEP, server.address());
+        for (boolean allowed : new boolean[] {true, false}) {
+            config.chosenActions = allowed;
+            try (Client client = new Client(config)) {
+                client.init(rows(1f, null), null, mask("01"));
+                if (!allowed) refused(() -> client.step(takeover(turn(rows(1f, 1f), "00", "00", "00"), "10", 0, 0)));
+                for (long[] wrong : new long[][] {{3, 0}, {-1, 0}, {0}, {0, 0, 0}}) {
+                    refused(() -> client.step(takeover(turn(rows(1f, 1f), "00", "00", "00"), "10", wrong)));
+                    refused(() -> client.reset(takeover(turn(null, "00", "00", "00"), "10", wrong)));
+                }
+                for (String idle : List.of("00", "01", "10", "11")) {
+                    refused(() -> client.step(takeover(turn(rows(1f, 1f), idle, "00", "00"), idle.charAt(0) == '1' ? "10" : "01", 0, 0)));
+                }
+                refused(() -> client.reset(takeover(turn(null, "00", "00", "00"), "01", 0, 0)));
+                Client.Outcome o = takeover(turn(rows(1f, 1f), "00", "00", "00"), "10", 0, 0);
+                o.action = null;
+                refused(() -> client.step(o));
+                o.action = new Object[2];
+                refused(() -> client.step(o));
+                o.chosen = new boolean[3];
+                refused(() -> client.step(o));
+            }
+        }
+        check(!server.told().contains("08091201021a10"), "a refused action was sent");
+        Space.Leaf leaf = new Space.Box(Space.Dtype.FLOAT32, new int[0], new double[] {-1}, new double[] {1}).leaves().get(0);
+        for (float wrong : new float[] {2, Float.NaN}) {
+            refused(() -> leaf.pack(new float[] {wrong, 0}, 2, true, mask("01")));
+            leaf.pack(new float[] {wrong, 0}, 2, true, mask("10"));
+        }
+    }
+
+    private static void welcomeMustHaveRoomForActionsOfTheClient() throws Exception {
+        for (boolean asked : new boolean[] {true, false}) {
+            Server server = new Server(new Object[] {asked ? with(WELCOME, "3801") : WELCOME});
+            Client.Config config = point(server.address());
+            config.observation = config.action = new Space.Box(Space.Dtype.UINT8, 600_000);
+            config.chosenActions = asked;
+            try (Client client = new Client(config)) {
+                client.connect();
+                check(!asked, "1,200,000 bytes exceed the limit");
+            } catch (RlxException e) {
+                check(asked && e.code == 9, e);
+            }
+            server.told();
+        }
+    }
+
+    private static Client.Config tuned(String address) {
+        Client.Config c = point(address);
+        c.environments = 2;
+        c.environmentParameters = true;
+        return c;
+    }
+
+    private static void checkParameters(Client client, double... due) throws Exception {
+        List<double[]> found = List.copyOf(client.parameters().values());
+        check(client.parameters().keySet().toString().equals("[a, b]"), client.parameters());
+        check(Arrays.equals(found.get(0), new double[] {due[0], due[2]}) && Arrays.equals(found.get(1), new double[] {due[1], due[3]}), "values");
+    }
+
+    private static void serverSetsParameters() throws Exception {
+        String packed = with(TWO, "120101" + doubles(3, 5, -6)), single = with(TWO, "10001001" + doubles(3, 7, 8) + "19" + "00".repeat(8) + doubles(3, 1e30));
+        Server server = new Server(new Object[] {GIVEN, packed, single, ""}, new Object[] {GIVEN, TWO, RETURNS, TWO},
+                new Object[] {with(WELCOME, "4001"), TWO});
+        Client.Config config = tuned(server.address());
+        config.retrySeconds = 60;
+        config.onRetry = (reason, seconds) -> {};
+        Client.Outcome plain = turn(rows(1f, 1f), "00", "00", "00");
+        try (Client client = new Client(config)) {
+            checkParameters(client, 1, 2, 3, 4);
+            client.init(rows(1f, 1f), null);
+            checkParameters(client, 1, 2, 5, -6);
+            client.step(plain);
+            checkParameters(client, 7, 8, 0, 1e30);
+            check(meaningOf(() -> client.step(plain)) == Meaning.INTERRUPTED, "the loss");
+            client.init(rows(2f, 2f), mask("01")); // on a connection whose parameters were not read
+            client.reset(plain);
+            checkParameters(client, 1, 2, 3, 4);
+            client.init(rows(3f, 3f), mask("01"));
+        }
+        try (Client client = new Client(config)) {
+            client.init(rows(4f, 4f), null);
+            check(client.parameters().isEmpty(), "a server without parameters");
+        }
+        config.environmentParameters = false;
+        try (Client client = new Client(config)) {
+            refused(client::parameters);
+        }
+        String one = "0000803f".repeat(4), two = "00000040".repeat(4), three = "00004040".repeat(4);
+        String told = server.told();
+        checkOrder(told, "6001" + "880101", one + "000000", two + "12020101", three + "12020001", "880101", "00008040".repeat(4));
+        check(told.split("12020[01]", -1).length == 3, "an episode is partial that is not: " + told);
+    }
+
+    private static void welcomeIsLongerWithParameters() throws Exception {
+        String unknown = HexFormat.of().formatHex(new Wire.Part().bytes(20, new byte[67_000]).toByteArray());
+        for (boolean asked : new boolean[] {true, false}) {
+            Server server = new Server(new Object[] {with(asked ? GIVEN : WELCOME, unknown)});
+            Client.Config config = tuned(server.address());
+            config.environmentParameters = asked;
+            try (Client client = new Client(config)) {
+                client.connect();
+                check(asked, "a welcome of more than 65,536 bytes");
+            } catch (RlxException e) {
+                check(!asked && e.code == 2, e);
+            }
+            server.told();
+        }
+    }
+
+    private static void mistakesInParameters() throws Exception {
+        List<String> names = new ArrayList<>();
+        for (String name : List.of("00", "0109", "027f61", "02c285")) names.add("4a" + name + doubles(10, 1, 2));
+        names.add("4a0161" + "4a0161" + doubles(10, 1, 2, 3, 4));
+        names.add("4a8102" + "61".repeat(257)); // from here on, LIMIT_EXCEEDED
+        StringBuilder many = new StringBuilder();
+        for (int i = 0; i < 65; i++) many.append("4a01").append(HexFormat.of().toHexDigits((byte) (i + 48)));
+        names.add(many.toString());
+        for (String wrong : names) {
+            Server server = new Server(new Object[] {with(WELCOME, "4001" + wrong), TWO});
+            refusesServer(tuned(server.address()), names.indexOf(wrong) < 5 ? 8 : 9, "mistake");
+            server.told();
+        }
+        List<String> values = List.of("", doubles(10, 1, 2, 3), doubles(10, 1, 2, 3, 4, 5), doubles(10, 1, 2, 3, Double.NaN), doubles(10, -2e30, 2, 3, 4));
+        for (String wrong : values) {
+            Server server = new Server(new Object[] {with(WELCOME, "4001" + "4a0161" + "4a0162" + wrong), TWO});
+            refusesServer(tuned(server.address()), 8, "mistake");
+            server.told();
+        }
+        for (String wrong : List.of("4a0161" + doubles(10, 1, 2), doubles(10, 1), "")) {
+            Server server = new Server(new Object[] {with(WELCOME, wrong), with(TWO, wrong.isEmpty() ? "120100" : "")});
+            Client.Config config = tuned(server.address());
+            config.environmentParameters = false;
+            refusesServer(config, 8, "mistake");
+            server.told();
+        }
+        for (String wrong : List.of("120101", doubles(3, 1, 2), "120102" + doubles(3, 1, 2), "120101" + doubles(3, 1, Double.POSITIVE_INFINITY),
+                "12020100" + doubles(3, 1, 2, 3, 4), "12020000" + doubles(3, 1, 2, 3, 4), "120affffffffffffffffff01" + doubles(3, 1, 2))) {
+            Server server = new Server(new Object[] {GIVEN, with(TWO, wrong)});
+            refusesServer(tuned(server.address()), 8, "mistake");
+            server.told();
         }
     }
 
@@ -524,7 +717,7 @@ final class ClientTest {
         int understood = 0, refused = 0;
         List<Space.Leaf> leaves = new Space.Discrete(3).leaves();
         for (int round = 0; round < 100_000; round++) {
-            byte[] data = HexFormat.of().parseHex((round % 2 == 0 ? WELCOME : ACTIONS).substring(12));
+            byte[] data = HexFormat.of().parseHex((round % 2 == 0 ? GIVEN : ACTIONS).substring(12));
             for (int changes = random.nextInt(4); changes > 0 && data.length > 0; changes--) {
                 int at = random.nextInt(data.length);
                 if (random.nextInt(4) > 0) data[at] = (byte) random.nextInt(256);
@@ -532,8 +725,10 @@ final class ClientTest {
             }
             try {
                 Wire.Message m = Wire.Message.parse(ByteBuffer.wrap(data));
-                if (round % 2 == 0) Wire.Message.parse(m.all(5)).real(3);
-                else Wire.readActions(m, leaves, 1);
+                if (round % 2 == 0) {
+                    Wire.Message.parse(m.all(5)).real(3);
+                    m.doubles(10, 2 * Wire.readNames(m).size());
+                } else Wire.readActions(m, leaves, 1);
                 understood++;
             } catch (Wire.Wrong e) {
                 refused++;
@@ -550,7 +745,13 @@ final class ClientTest {
         playersTakeTurns();
         environmentsThatLeaveHaveAnObservationWhereTheirModeHasIt();
         idleIsRefusedWhereItIsNotAllowed();
-        welcomeMustAgreeOnOutOfStep();
+        welcomeMustAgreeOnCapabilities();
+        clientTakesOver();
+        chosenIsRefusedWhereItIsNotAllowed();
+        welcomeMustHaveRoomForActionsOfTheClient();
+        serverSetsParameters();
+        welcomeIsLongerWithParameters();
+        mistakesInParameters();
         longHelloOmitsBoundsOrIsRefused();
         lastMessageIsReportedBeforeAStep();
         lastMessageIsReportedWhenAWriteFails();

@@ -20,6 +20,7 @@ final class Play {
     private Client client;
     private List<Space.Leaf> observation, action;
     private int n;
+    private boolean hasParameters;
 
     private long integer() {
         return Long.parseLong(words.pop());
@@ -85,10 +86,8 @@ final class Play {
         return digits.equals("-") ? null : mask;
     }
 
-    /** As many leaves as the observation has, or null at the end of the line. */
-    private Object[] leaves() {
-        if (words.isEmpty()) return null;
-        return observation.stream().map(leaf -> leaf.unpack(ByteBuffer.wrap(bytes()))).toArray();
+    private Object[] leaves(List<Space.Leaf> parts) {
+        return parts.stream().map(leaf -> leaf.unpack(ByteBuffer.wrap(bytes()))).toArray();
     }
 
     private Client.Outcome outcome(boolean stepping) {
@@ -97,13 +96,15 @@ final class Play {
         if (stepping) o.terminated = mask();
         o.truncated = mask();
         if (stepping) o.idle = mask();
+        o.chosen = mask();
         o.episodes = new ArrayList<>();
         for (String one : words.pop().split(",")) {
             String[] parts = one.split(":");
             if (parts.length == 3) o.episodes.add(new Client.Episode(Integer.parseInt(parts[0]), number(parts[1]), Integer.parseInt(parts[2])));
         }
-        if (stepping) o.observation = leaves();
-        o.finalObservation = leaves();
+        if (stepping) o.observation = leaves(observation);
+        if (words.size() > (o.chosen == null ? 0 : action.size())) o.finalObservation = leaves(observation);
+        if (o.chosen != null) o.action = leaves(action);
         return o;
     }
 
@@ -115,6 +116,8 @@ final class Play {
         c.frameSkip = (int) integer();
         c.reportsEpisodes = integer() != 0;
         c.outOfStep = integer() != 0;
+        c.chosenActions = integer() != 0;
+        c.environmentParameters = hasParameters = integer() != 0;
         c.autoreset = many(() -> Client.Autoreset.values()[(int) integer() - 1]);
         c.environment = text();
         c.host = text();
@@ -128,16 +131,32 @@ final class Play {
         client = new Client(c);
         client.connect();
         System.out.println("welcome " + hex(client.session().getBytes(StandardCharsets.UTF_8)) + " " + hex(client.algorithm().getBytes(StandardCharsets.UTF_8)));
+        showParameters();
     }
 
     private static String hex(byte[] data) {
         return HexFormat.of().formatHex(data);
     }
 
-    private void show(Object[] actions) {
-        StringBuilder line = new StringBuilder("actions");
-        for (int i = 0; i < actions.length; i++) line.append(' ').append(hex(action.get(i).pack(actions[i], n, null)));
+    private static String hex(double number) {
+        return hex(ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN).putDouble(number).array());
+    }
+
+    private void showParameters() throws RlxException {
+        if (!hasParameters) return;
+        StringBuilder line = new StringBuilder("parameters");
+        client.parameters().forEach((name, values) -> {
+            line.append(' ').append(hex(name.getBytes(StandardCharsets.UTF_8)));
+            for (double one : values) line.append(' ').append(hex(one));
+        });
         System.out.println(line);
+    }
+
+    private void show(Object[] actions) throws RlxException {
+        StringBuilder line = new StringBuilder("actions");
+        for (int i = 0; i < actions.length; i++) line.append(' ').append(hex(action.get(i).pack(actions[i], n, true, null)));
+        System.out.println(line);
+        showParameters();
     }
 
     private void perform(String command) throws RlxException {
@@ -146,14 +165,12 @@ final class Play {
             case "metric" -> client.metric(text(), number(words.pop()));
             case "init" -> {
                 boolean[] partial = mask(), idle = mask();
-                show(client.init(leaves(), partial, idle));
+                show(client.init(leaves(observation), partial, idle));
             }
             case "step" -> show(client.step(outcome(true)));
             case "reset" -> {
                 StringBuilder line = new StringBuilder("returns");
-                for (double one : client.reset(outcome(false))) {
-                    line.append(' ').append(hex(ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN).putDouble(one).array()));
-                }
+                for (double one : client.reset(outcome(false))) line.append(' ').append(hex(one));
                 System.out.println(line);
             }
             default -> {
