@@ -29,6 +29,7 @@ from pathlib import Path
 from planted_errors_of_control import CONTROL_ERRORS
 from planted_errors_of_operation import OPERATION_ERRORS
 from planted_errors_of_ppo import PPO_ERRORS
+from planted_errors_of_takeover import TAKEOVER_ERRORS
 
 from support.planting import Planted, planted
 
@@ -2592,6 +2593,7 @@ ERRORS = (
     *CONTROL_ERRORS,
     *OPERATION_ERRORS,
     *PPO_ERRORS,
+    *TAKEOVER_ERRORS,
 )
 
 SOAK_ERRORS = (
