@@ -46,6 +46,7 @@ _BY_EXTRA = {
     "watch": "imageio imageio_ffmpeg pygame",
     "onnx": "onnx",
     "cluster": "ray",
+    "demonstrations": "pyarrow",
 }
 EXTRAS = {
     library: [extra for extra, others in _BY_EXTRA.items() if library in others.split()]

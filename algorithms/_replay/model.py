@@ -13,6 +13,7 @@ from relaax.algorithm_base.network import AgentConfig, image_part
 from relaax.algorithm_base.transitions import (
     DISCRETE_ACTION,
     INSERT_SIZE,
+    MAX_DEMONSTRATION_PRIORITY,
     ObservationLayout,
     Remover,
     transition_table,
@@ -81,6 +82,13 @@ class ReplayConfig(AgentConfig):
         gt=0,
         description="Added to |error|; not given in the papers.",
     )
+    demonstration_priority: Free[float] = Field(
+        0.0,
+        ge=0,
+        le=MAX_DEMONSTRATION_PRIORITY,
+        description="Least priority of transitions whose action the client chose, as in takeovers and recorded "
+        "episodes; 0: as others. Hester et al. 2018 (DQfD) add 1 to theirs.",
+    )
     actor_interval: Free[int] = Field(
         100,
         ge=1,
@@ -102,6 +110,15 @@ class ReplayConfig(AgentConfig):
             raise ValueError(
                 f"removal is {self.removal}, which needs priorities, and prioritized is false; set prioritized to "
                 "true, or removal to oldest"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_demonstrations(self) -> ReplayConfig:
+        if self.demonstration_priority and not self.prioritized:
+            raise ValueError(
+                f"demonstration_priority is {self.demonstration_priority}, and prioritized is false: set prioritized "
+                "to true, or demonstration_priority to 0"
             )
         return self
 
@@ -169,7 +186,16 @@ class Replay(ReplayBase):
         action = config.action_field(self.action_space)
         remover = _REMOVERS[config.removal]
         return TableDeclaration(
-            transition_table(layout, config.replay_capacity, exponent, remover, masks, action, config.removal_exponent),
+            transition_table(
+                layout,
+                config.replay_capacity,
+                exponent,
+                remover,
+                masks,
+                action,
+                config.removal_exponent,
+                config.demonstration_priority,
+            ),
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
             error_buffer=config.error_buffer,

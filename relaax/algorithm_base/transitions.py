@@ -18,8 +18,9 @@ from relaax.algorithm_base.observations import FrameStack
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
+from relaax.replay.spec import DEMONSTRATION, Frames, TableSpec, inserted_form
+from relaax.replay.spec import MAX_DEMONSTRATION_PRIORITY as MAX_DEMONSTRATION_PRIORITY
 from relaax.replay.spec import Field as Field
-from relaax.replay.spec import Frames, TableSpec, inserted_form
 from relaax.replay.spec import Remover as Remover
 from relaax.rlx import Space
 
@@ -236,10 +237,11 @@ def transition_table(
     mask_size: int = 0,
     action: Field = DISCRETE_ACTION,
     remover_exponent: float = -0.4,
+    demonstration_priority: float = 0.0,
 ) -> TableSpec:
     """Return a table of transitions. `priority_exponent`: None for uniform sampling.
 
-    `remover`, `remover_exponent`: see `TableSpec`.
+    `remover`, `remover_exponent`, `demonstration_priority`: see `TableSpec`.
 
     A transition has an observation, the action, the discounted sum of the rewards of up to n steps, the next
     observation, and the discount of its value. With a `mask_size`, the number of elements of an action mask, it also
@@ -254,6 +256,7 @@ def transition_table(
             "discount": Field("float32"),
             "next_observation": layout.field,
             **({NEXT_VALID: Field("bool", (mask_size,))} if mask_size else {}),
+            **({DEMONSTRATION: Field("bool")} if demonstration_priority else {}),
         },
         capacity,
         sampler="uniform" if priority_exponent is None else "prioritized",
@@ -261,6 +264,7 @@ def transition_table(
         remover=remover,
         remover_exponent=remover_exponent,
         frame=layout.frame,
+        demonstration_priority=demonstration_priority,
     )
 
 
@@ -307,7 +311,8 @@ class WriterTransitions:
 
     Transitions that exceed the limits are not inserted (see `within_limits`). `bounded`: whether normalisation bounds
     all observations, so that they are not checked. `client`: the client's name in logs. `metrics`: records the share
-    of transitions that are not inserted. `action`: the table's field for actions.
+    of transitions that are not inserted. `action`: the table's field for actions. `marks_chosen`: whether the table has
+    the field `DEMONSTRATION`, which is true if the client chose the action.
     """
 
     def __init__(
@@ -323,7 +328,9 @@ class WriterTransitions:
         client: str = "",
         metrics: MetricsRecorder | None = None,
         action: Field = DISCRETE_ACTION,
+        marks_chosen: bool = False,
     ) -> None:
+        self._marks_chosen = marks_chosen
         self._check_observations = not bounded and not layout.frames
         self._client, self._metrics = client, metrics
         self._writer, self._environments = writer, writer.environments
@@ -337,12 +344,14 @@ class WriterTransitions:
         self._returns = np.zeros((steps, count), np.float64)
         self._ages = np.zeros(steps, np.int64)  # number of outcomes of each row
         self._open = np.zeros((steps, count), np.bool_)
+        self._chosen = np.zeros((steps, count), np.bool_)
         self._rows: tuple[Stored, ...] = (
             self._observations,
             self._actions,
             self._action_values,
             self._returns,
             self._open,
+            self._chosen,
         )
         self._reward_unit = 1.0
         self._row = 0
@@ -399,7 +408,7 @@ class WriterTransitions:
         self._observations[row], self._actions[row] = observations, actions[at]
         if values is not None:
             self._action_values[row] = values[0][at]
-        self._returns[row], self._ages[row], self._open[row] = 0.0, 0, True
+        self._returns[row], self._ages[row], self._open[row], self._chosen[row] = 0.0, 0, True, False
         for column, rows in zip(self._rows, moved, strict=False):  # in held rows, the transitions keep their ages
             column[:, held] = rows
         if self._count >= self._insert_size:
@@ -415,6 +424,7 @@ class WriterTransitions:
         at, newest = self._environments, (self._row - 1) % self._steps
         rows = chosen[at]
         self._actions[newest, rows] = actions[at][rows]
+        self._chosen[newest, rows] = True
         if values is not None:
             self._action_values[newest, rows] = values[at][rows]
 
@@ -477,6 +487,7 @@ class WriterTransitions:
                 "discount": discounts.astype(np.float32),
                 "next_observation": observations[places],
                 **({NEXT_VALID: valid[places]} if valid is not None else {}),
+                **({DEMONSTRATION: self._chosen[rows, places]} if self._marks_chosen else {}),
             }
         )
         if self._offset is not None:

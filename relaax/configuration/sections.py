@@ -178,6 +178,9 @@ class RlxServerSection(Section):
         "float32",
         description="Number format of gradients and parameters sent by grpc; 16-bit formats halve the bytes.",
     )
+    record: Folder | None = Field(
+        None, description="Folder for Parquet files with all episodes that clients play; null: none."
+    )
     status_bind: StatusBind = None
     log_level: LogLevelKey = "INFO"
     log_format: LogFormatKey = "text"
@@ -333,6 +336,9 @@ class RunSection(Section):
     clients: int = Field(2, ge=1, description="Client processes.")
     envs_per_client: int = Field(4, ge=1, description="Environments that a connection steps together.")
     connections_per_client: int = Field(1, ge=1, description="Connections per client, each with its own environments.")
+    demonstrations: str | None = Field(
+        None, description="Recorded episodes that clients play instead of environments, as `relaax clone` sets it."
+    )
     kwargs: dict[str, pydantic.JsonValue] = Field(
         {},
         description="Arguments of the environment's constructor: {is_slippery: false}.",

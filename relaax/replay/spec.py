@@ -25,8 +25,11 @@ def leaf_count(capacity: int) -> int:
 
 Frames = npt.NDArray[np.uint8]
 """Single frames, uint8 [F, h, w, c]."""
+DEMONSTRATION = "demonstration"
+"""The field, bool without a shape, of items that keep a priority of at least `TableSpec.demonstration_priority`."""
 Remover = Literal["fifo", "lowest_priority", "inverse_priority"]
 """The rule that chooses the item to evict from a full table (see `TableSpec`)."""
+MAX_DEMONSTRATION_PRIORITY = 1e30
 MAX_CAPACITY = 2**31 - 2
 """Largest capacity of a table: slots are stored as int32."""
 
@@ -80,6 +83,8 @@ class TableSpec:
     frame: [h, w, c] of a single frame; None if no field is a stack.
     frame_slots: the maximum number of single frames; None for one per item and a reserve. The reserve is for the last
         frames of episodes and for the frames that writers still refer to.
+    demonstration_priority: the least priority of items whose field `DEMONSTRATION` is true (Hester et al. 2018 add a
+        constant to theirs); 0 for none.
     """
 
     name: str
@@ -91,6 +96,7 @@ class TableSpec:
     remover_exponent: float = -0.4
     frame: tuple[int, ...] | None = None
     frame_slots: int | None = None
+    demonstration_priority: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -107,7 +113,18 @@ class TableSpec:
             raise ValueError(f"remover must be 'fifo', 'lowest_priority' or 'inverse_priority', not {self.remover!r}")
         if not -1 <= self.remover_exponent <= 0:
             raise ValueError(f"remover_exponent must be between -1 and 0, not {self.remover_exponent}")
+        self._check_demonstrations()
         self._check_frames()
+
+    def _check_demonstrations(self) -> None:
+        least = self.demonstration_priority
+        if not 0 <= least <= MAX_DEMONSTRATION_PRIORITY:
+            raise ValueError(f"demonstration_priority must be from 0 to {MAX_DEMONSTRATION_PRIORITY:g}, not {least}")
+        if least and (self.sampler != "prioritized" or self.fields.get(DEMONSTRATION) != Field("bool")):
+            raise ValueError(
+                f"demonstration_priority is {least}: it needs a prioritized sampler and a field {DEMONSTRATION!r} of "
+                "dtype bool without a shape"
+            )
 
     def _check_frames(self) -> None:
         if self.frame is None:
@@ -170,8 +187,9 @@ class TableSpec:
             for name, field in sorted(self.fields.items())
         )
         remover = f"{self.remover} {self.remover_exponent}" if self.remover == "inverse_priority" else self.remover
+        least = f"demonstrations {self.demonstration_priority}, " if self.demonstration_priority else ""
         return (
-            f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {remover}, "
+            f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {remover}, {least}"
             f"{self.frame_capacity} frames of {self.frame}: {fields}"
         )
 

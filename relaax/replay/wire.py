@@ -261,6 +261,7 @@ def declaration_to_message(declaration: TableDeclaration) -> pb.TableDescription
         min_size=declaration.min_size,
         error_buffer=declaration.error_buffer,
         free_inserts=not declaration.inserts_wait,
+        demonstration_priority=spec.demonstration_priority,
     )
 
 
@@ -298,6 +299,7 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
         remover_exponent=message.remover_exponent,
         frame=tuple(message.frame) or None,
         frame_slots=given.pop("frame_slots"),
+        demonstration_priority=message.demonstration_priority,
     )
     return TableDeclaration(spec, min_size=message.min_size, inserts_wait=not message.free_inserts, **given)
 
@@ -322,7 +324,8 @@ def _compared_values(declaration: TableDeclaration, other: TableDeclaration) -> 
         field = spec.fields.get(name)
         kind = "missing" if field is None else f"{field.dtype} {[*field.shape]}"
         yield f"the field {name!r}", kind if field is None or not field.frames else f"{kind}, {field.frames} frames"
-    for name in ("capacity", "sampler", "alpha", "remover", "remover_exponent", "frame", "frame_slots"):
+    order = ("sampler", "alpha", "remover", "remover_exponent", "demonstration_priority")
+    for name in ("capacity", *order, "frame", "frame_slots"):
         yield name, getattr(spec, name)
     for name in ("samples_per_insert", "min_size", "error_buffer", "inserts_wait"):
         yield name, getattr(declaration, name)

@@ -37,6 +37,23 @@ def section_of_service(
     return configured(where, []).rlx_server
 
 
+def rlx_address_of(where: str) -> str:
+    """Return the addresses of RLX servers: `where` itself, of a configuration, or of a run. Raises ConfigurationError.
+
+    `where` is HOST:PORT, a configuration, or the directory of an active run.
+    """
+    if re.search(r":\d+(,|$)", where):
+        return where
+    if not Path(where).is_dir():
+        from relaax.server.command.configuration import configured
+
+        return configured(where, []).rlx_server.bind
+    found = _logged_addresses(Path(where), RLX_SERVER) if (Path(where) / "logs").is_dir() else ""
+    if not found:
+        raise ConfigurationError(f"{where}: no log has the address of an RLX server: is it the directory of a run?")
+    return found
+
+
 def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
     """Return a section with these addresses and files. Raises ConfigurationError."""
     from relaax.configuration.validation import validate_section

@@ -96,6 +96,9 @@ def run(
             "checkpoint, or s3://BUCKET/KEY. No effect if the run is resumed.",
         ),
     ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Record all episodes as Parquet files in this folder.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,6 +134,7 @@ def run(
         "run.eval_episodes": eval_episodes,
         "run.target_evaluation": target_evaluation,
         "parameter_server.initialize_from": initialize_from,
+        "rlx_server.record": record,
         "algorithm.seed": seed,
         "tensorboard.enabled": tensorboard or None,
     }

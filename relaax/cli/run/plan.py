@@ -24,6 +24,7 @@ from relaax.server.command.configuration import configured
 from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 
 GYMNASIUM, PETTINGZOO = (bundled_folder("environments") / family / "main.py" for family in ("OpenAI_Gym", "PettingZoo"))
+PLAYER = "relaax.demonstrations.program"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 MANAGED_KEYS = {
@@ -107,6 +108,9 @@ class Plan:
     def client_command(self, address: str, index: int) -> list[str]:
         """Return the command of the environment client number `index`."""
         count, connections = self.run.envs_per_client, self.run.connections_per_client
+        if self.run.demonstrations is not None:
+            seed = str(self.seed * 1000 + index)
+            return [sys.executable, "-m", PLAYER, address, self.run.demonstrations, str(count), seed]
         command = self.environment_command(address, count, index * count * connections)
         return [*command, "--connections", str(connections)] if connections > 1 else command
 

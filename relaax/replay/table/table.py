@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.spec import Frames, TableSpec
+from relaax.replay.spec import DEMONSTRATION, Frames, TableSpec
 from relaax.replay.table.frame_store import FrameSlots, FrameStore
 from relaax.replay.table.items import Items
 from relaax.replay.table.table_copy import (
@@ -394,6 +394,9 @@ class Table:
         self._totals.removed += len(slots)
 
     def _set_priorities(self, slots: Slots, keys: Keys, priorities: Priorities) -> None:
+        least = self.spec.demonstration_priority
+        if least:
+            priorities = np.where(self._columns[DEMONSTRATION][slots], np.maximum(priorities, least), priorities)
         self._sampler.set(slots, priorities)
         self._priorities.set(slots, priorities)
         if self._evictor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError
+from relaax.configuration import Configuration, ConfigurationError, RlxServerSection
 from relaax.configuration.roles import RLX_SERVER
 from relaax.server.address import listen, name_of
 from relaax.server.command.hardware import device_error
@@ -33,14 +34,18 @@ def serve(configuration: Configuration) -> int:
 
     The command line overrides environment variables (RELAAX_RLX_SERVER__BIND=...), which override the file.
     """
-    settings = configuration.rlx_server
+    return accept(configuration.rlx_server, partial(_spawner, configuration))
+
+
+def accept(settings: RlxServerSection, make_spawner: Callable[[WorkerFolders, Meters, Authentication], Spawner]) -> int:
+    """Accept environments until a signal or the end of training; return the exit code. Raises CommandError."""
     remove_leftovers()
     folders = WorkerFolders()
     authentication = read_authentication(settings)
     clients = ClientAccounts(settings.clients_file, authentication)
     claims = Claims(clients, settings.max_environments, settings.max_environments_per_address, settings.max_workers)
     try:
-        spawner = _spawner(configuration, folders, claims.meters, authentication)
+        spawner = make_spawner(folders, claims.meters, authentication)
     except UnsafeFork as error:
         raise CommandError(error, 2) from None
     sock = listen(settings.bind)
@@ -105,7 +110,7 @@ def _spawner(
 app = role_app(
     RLX_SERVER, serve,
     "bind", "parameter_server", "replay_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format",
-    "timeout", "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
+    "timeout", "device", "exploit", "checkpoint", "record", "aws_keys", "aws_endpoint", "allow_anonymous",
     without_config=(
         Annotated[
             str | None,

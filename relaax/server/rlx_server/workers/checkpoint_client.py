@@ -36,6 +36,13 @@ CHECK_SECONDS = 5.0
 """Interval at which a worker checks for a newer checkpoint."""
 
 
+def unassigned_actors(registration: Registration) -> tuple[int, ...]:
+    """Return actor indices without a server: those of sessions are far apart, so that their random numbers differ."""
+    digest = hashlib.sha256(registration.session_id.encode()).digest()
+    first = int.from_bytes(digest[:4], "little") >> 2
+    return tuple(range(first, first + registration.environments))
+
+
 class CheckpointClient(ParameterClientBase):
     """A parameters client that reads the newest checkpoint of a store, and newer ones when they are published.
 
@@ -61,11 +68,7 @@ class CheckpointClient(ParameterClientBase):
         """
         self._fingerprint = registration.fingerprint
         pulled = self.pull()
-        # No server assigns actor indices. Sessions get indices far apart, so that their random numbers differ.
-        digest = hashlib.sha256(registration.session_id.encode()).digest()
-        first = int.from_bytes(digest[:4], "little") >> 2
-        actors = tuple(range(first, first + registration.environments))
-        return Registered(len(pulled.parameters), actors, pulled.global_step)
+        return Registered(len(pulled.parameters), unassigned_actors(registration), pulled.global_step)
 
     def pull(self) -> Pulled:
         """Return the parameters of the newest checkpoint. Raises ParameterServerUnavailable if there is none."""

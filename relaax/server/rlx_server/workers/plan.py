@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,10 @@ from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
 if TYPE_CHECKING:
     from relaax.transport.channel import Target
+
+
+RANDOM = "random"
+"""The path of an algorithm that acts at random, without a parameter server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,12 @@ class WorkerPlan:
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
     """Import the algorithm at `path`, relative to `folder`, and check its `section`. Raises ConfigurationError."""
+    if path == RANDOM:
+        from relaax.server.rlx_server.random_actions import random_plan
+
+        return random_plan(settings)
     load_tensorflow_quietly()
+    check_record(settings)
     from relaax.parameters.precision import prepare
 
     prepare(settings.wire_precision)  # compiled before the fork, for all workers
@@ -62,6 +73,21 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     device = device_of(settings, config)
     algorithm.prepare(config, device)
     return WorkerPlan(settings, algorithm, config, device, source, replay)
+
+
+def check_record(settings: RlxServerSection) -> None:
+    """Raise ConfigurationError if episodes cannot be recorded. Arrow is not imported: that starts threads."""
+    if settings.record is None:
+        return
+    if find_spec("pyarrow") is None:
+        sentence = missing(ModuleNotFoundError(name="pyarrow"))
+        raise ConfigurationError(f"relaax-rlx-server.record: {sentence}")
+    try:
+        Path(settings.record).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=settings.record):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"relaax-rlx-server.record {settings.record}: {error.strerror}") from None
 
 
 def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from relaax.rlx.metric_names import normalize_name
 from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.episodes import EpisodeCounter, ReportedStarts
 from relaax.server.rlx_server.workers.void_rows import ValidObservations, void_actions
+
+if TYPE_CHECKING:
+    from relaax.demonstrations.recorder import EpisodeRecorder
 
 Mask = npt.NDArray[np.bool_]
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
@@ -43,8 +47,12 @@ class AgentSession:
         metrics: MetricsRecorder,
         clock: Callable[[], float] = time.perf_counter,
         parameters: EpisodeParameters | None = None,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
-        """`parameters`: of the environments; None without `Welcome.environment_parameters`."""
+        """`parameters`: of the environments; None without `Welcome.environment_parameters`.
+
+        `recorder`: a recorder of their episodes; None without `relaax-rlx-server.record`.
+        """
         hello, welcome = connection.hello, connection.welcome
         assert hello is not None and welcome is not None, "a session begins after the handshake"
         self._connection = connection
@@ -59,6 +67,7 @@ class AgentSession:
         self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
         self._has_next_step = bool(self._next_step.any())
         self._parameters = parameters
+        self._recorder = recorder
         self._episodes = EpisodeCounter(hello.environments)
         self._reported_starts = ReportedStarts(hello.environments)
         self._was_reset = False  # whether the agent was
@@ -87,15 +96,23 @@ class AgentSession:
         observations = message.observation
         if self._valid is not None:
             observations = self._valid.replace(observations, idle)
+        if self._recorder is not None:
+            self._recorder.begin(message.partial)
         if self._ended_by_reset is None:
             return self._reset_agent(observations, idle)
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
-        truncated = self._none if reset.truncated is None else reset.truncated
         first = between if idle is None else between & ~idle
+        return self._step_agent(self._last_step(reset, between, observations, first, idle))
+
+    def _last_step(
+        self, reset: rlx.Reset, between: Mask, observations: Leaves, first: Mask, idle: Mask | None
+    ) -> StepResult:
+        """Return the step that a reset ends. `between`: the environments that were between episodes, bool [N]."""
+        truncated = self._none if reset.truncated is None else reset.truncated
         step = StepResult(reset.reward, observations, ~(truncated | between), truncated, first, unwanted=idle)
         step.final_observations = reset.final_observation
         _add_chosen(step, reset)
-        return self._step_agent(step)
+        return step
 
     def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
@@ -131,6 +148,8 @@ class AgentSession:
             self._report_episodes(step.ended, message.episodes, self._none if unwanted is None else unwanted)
         if self.episode_ended:
             step.final_observations = self._final_observations(message, step)
+        if self._recorder is not None:
+            self._recorder.step(step)
         if self._was_reset:
             return self._step_agent(step)
         return self._reset_agent(step.observations, idle)
@@ -144,7 +163,16 @@ class AgentSession:
             self._metrics.scalar(CHOSEN, 0.0)
         if self._valid is not None:
             self._valid.latest = message.observation
-        return rlx.Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
+        step = StepResult(message.reward, message.observation, none, none, none)
+        if self._recorder is not None:
+            self._recorder.step(step)
+        return self._acted(self._agent.step(step), step.observations, None)
+
+    def _acted(self, actions: Leaves, observations: Leaves, unwanted: Mask | None) -> rlx.Actions:
+        """Return the agent's actions as an answer. `unwanted`: where they are ignored."""
+        if self._recorder is not None:
+            self._recorder.act(observations, actions, None if unwanted is None else ~unwanted)
+        return rlx.Actions(actions)
 
     def _record_chosen(self, message: rlx.Step | rlx.Reset) -> None:
         """Record the share of the actions that the client chose."""
@@ -159,7 +187,7 @@ class AgentSession:
             assert self.void_answer is not None, "only connections out of step have idle environments"
             return self.void_answer
         self._was_reset = True
-        return rlx.Actions(self._agent.reset(observations))
+        return self._acted(self._agent.reset(observations), observations, idle)
 
     def _step_agent(self, step: StepResult) -> rlx.Actions:
         """Pass the step to the agent, unless all rows are held: then there is no outcome, and no action is needed."""
@@ -168,7 +196,7 @@ class AgentSession:
                 assert self.void_answer is not None, "only connections out of step have held rows"
                 return self.void_answer
             step.rewards = np.where(step.held, 0.0, step.rewards)
-        return rlx.Actions(self._agent.step(step))
+        return self._acted(self._agent.step(step), step.observations, step.unwanted)
 
     def reset(self, message: rlx.Reset) -> rlx.EpisodeReturns:
         """End the episode of every environment and return their returns."""
@@ -180,6 +208,8 @@ class AgentSession:
         returns = self._episodes.returns.copy()
         self._report_episodes(in_progress, message.episodes, ~self._none)
         self._record_chosen(message)
+        if self._recorder is not None:
+            self._recorder.step(self._last_step(message, between, [], between, None))
         if self._was_reset:
             self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)

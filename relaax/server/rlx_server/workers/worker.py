@@ -9,11 +9,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relaax import __version__, rlx
 from relaax.algorithm_base import AgentBase, AgentContext, InvalidObservation
@@ -62,6 +62,9 @@ from relaax.server.rlx_server.workers.session import (
     record_client_metrics,
 )
 from relaax.transport.process_resources import share_one_arena
+
+if TYPE_CHECKING:
+    from relaax.demonstrations.recording import Recording
 
 _log = logging.getLogger(__name__)
 
@@ -302,8 +305,18 @@ class Worker:
             ended.callback(agent.close)
             measures = WorkerMetrics(client.metrics, sampler)
             ended.callback(measures.report)
-            session = AgentSession(self._peer.connection, agent, client.metrics, parameters=parameters)
-            return self._answer_messages(init, session, agent, measures, client if exploit else None)
+            recording = None if plan.settings.record is None else _recording(Path(plan.settings.record), hello)
+            if recording is not None:
+                ended.callback(recording.files.write)
+            session = AgentSession(
+                self._peer.connection,
+                agent,
+                client.metrics,
+                parameters=parameters,
+                recorder=recording.recorder if recording else None,
+            )
+            between = [*([client.flush] if exploit else []), *([recording.files.write_if_due] if recording else [])]
+            return self._answer_messages(init, session, agent, measures, between)
 
     def _await_init(self, metrics: MetricsRecorder) -> rlx.Init | None:
         """Return the client's first init; None if it sends a bye. Until then it has no agent and may lose its place."""
@@ -342,12 +355,9 @@ class Worker:
         session: AgentSession,
         agent: AgentBase,
         measures: WorkerMetrics,
-        to_flush: ParameterClientBase | None,
+        between: Sequence[Callable[[], None]],
     ) -> int:
-        """Answer `message` and all later messages.
-
-        `to_flush`: the parameters client of an agent that does not train, whose metrics are not sent with pushes.
-        """
+        """Answer `message` and all later messages. `between`: the work to do after each answer."""
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
@@ -359,8 +369,8 @@ class Worker:
                 measures.record_answer(message, answer, self._peer.read_at, time.monotonic(), void)
             if learns and isinstance(answer, rlx.Actions) and not void:
                 self._run_between_messages(agent.learn)
-            if to_flush is not None:
-                self._run_between_messages(to_flush.flush)
+            for work in between:
+                self._run_between_messages(work)
             if session.episode_ended and (self._meter.must_disconnect or time.monotonic() > ends_at):
                 reason = STOPPING if self._meter.must_disconnect else f"{TIME_LIMIT} {timeout:g} s"
                 self._peer.refuse(rlx.ErrorCode.REBALANCING, reason)
@@ -389,6 +399,12 @@ class Worker:
             self._peer.send(rlx.TrainingFinished(FINISHED, global_step))
         except (PeerDisconnected, rlx.LocalProtocolError):
             _log.info("the client disconnected before it received that training has finished")
+
+
+def _recording(folder: Path, hello: rlx.Hello) -> Recording:
+    from relaax.demonstrations.recording import Recording  # Arrow's import starts threads, so it is not before the fork
+
+    return Recording(folder, hello)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -1,0 +1,1 @@
+"""The commands that record episodes and learn from them."""

@@ -1,0 +1,1 @@
+"""Demonstrations: recorded episodes as Parquet files, their recorder, and their player."""
