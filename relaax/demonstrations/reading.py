@@ -17,6 +17,8 @@ from relaax.rlx.leaf_checks import LeavesCheck, is_within
 from relaax.rlx.messages import MAX_REWARD
 
 SUFFIX = ".parquet"
+_DAMAGED = (OSError, pa.ArrowException, ValueError, MemoryError)
+"""Errors of Arrow for a damaged file: some of its texts are not UTF-8, or a size is wrong."""
 
 
 class RecordedEpisodes:
@@ -61,7 +63,7 @@ class RecordedEpisodes:
             return [] if not len(table) else _File(table, self.description).episodes()
         except RecordingError as error:
             raise RecordingError(f"{path}: {error}") from None
-        except (OSError, pa.ArrowException) as error:
+        except _DAMAGED as error:
             raise RecordingError(f"{path}: it cannot be read: {_first_line(error)}") from None
 
 
@@ -175,7 +177,7 @@ def _description(path: Path) -> Description:
         return Description.of(pq.read_schema(path))
     except RecordingError as error:
         raise RecordingError(f"{path}: {error}") from None
-    except (OSError, pa.ArrowException) as error:
+    except _DAMAGED as error:
         raise RecordingError(f"{path}: it is not a Parquet file: {_first_line(error)}") from None
 
 

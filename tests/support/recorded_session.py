@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, StepResult
+from relaax.demonstrations.recorder import EpisodeRecorder
 from relaax.rlx import (
     Actions,
     Autoreset,
@@ -68,6 +69,7 @@ class LinkedSession:
         metrics: OfflineMetrics,
         clock: Callable[[], float],
         parameters: EpisodeParameters | None = None,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
         self.pair = Pair()
         self.pair.greet(hello)
@@ -76,7 +78,7 @@ class LinkedSession:
             capabilities |= {"environment_parameters": True, "parameter_names": tuple(parameters.names)}
             capabilities["parameters"] = parameters.first()
         self.pair.server_sends(Welcome("session-1", "recorder", self.pair.server.limits, **capabilities))
-        self.session = AgentSession(self.pair.server, agent, metrics, clock, parameters)
+        self.session = AgentSession(self.pair.server, agent, metrics, clock, parameters, recorder)
 
     @property
     def episode_ended(self) -> bool:
@@ -112,6 +114,7 @@ class RecordedSession:
         out_of_step: bool = False,
         chosen_actions: bool = False,
         parameters: EpisodeParameters | None = None,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
         self.agent = Recorder(environments)
         self.metrics = OfflineMetrics()
@@ -126,7 +129,7 @@ class RecordedSession:
             chosen_actions=chosen_actions,
             environment_parameters=parameters is not None,
         )
-        self.session = LinkedSession(hello, self.agent, self.metrics, lambda: self.now, parameters)
+        self.session = LinkedSession(hello, self.agent, self.metrics, lambda: self.now, parameters, recorder)
 
 
 def obs(*values: float) -> Leaves:
