@@ -26,6 +26,7 @@ from relaax.algorithm_base.rollout import Batch
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.replay.local import LocalReplay
+from relaax.replay.spec import DEMONSTRATION
 from support.lives import Lives, play
 from support.table_copies import state_of
 from support.takeovers import TakenOver
@@ -195,6 +196,29 @@ def test_replay_memory_gets_the_actions_that_were_taken(name: str, actions: Spac
         np.testing.assert_allclose(action, wanted, atol=1e-6)
         seen.add(observation.tobytes())
     assert len(seen & lives.chosen) > 40
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.5])
+@pytest.mark.parametrize(("name", "actions"), [("apex", CHOICE), ("apex_dpg", SIDES)])
+def test_transitions_of_chosen_actions_are_demonstrations(name: str, actions: Space, idle: float) -> None:
+    keys = REPLAY | {"n_step": 3, "demonstration_priority": 1e6}
+    agent, _, replay = new_agent(name, actions, keys, out_of_step=idle > 0, replay=True)
+    assert replay is not None
+    lives = TakenOver(VECTOR, actions, [1, 2], 0.4, idle)
+    play(agent, lives, 90)
+    agent.reset(lives.reset())
+    agent.learn()
+    sample = replay.table.sample(40 * replay.table.size)
+    found = {}
+    for observation, is_chosen, probability in zip(
+        sample.columns["observation"], sample.columns[DEMONSTRATION], sample.probabilities, strict=True
+    ):
+        assert is_chosen == (observation.tobytes() in lives.chosen)
+        found[observation.tobytes()] = bool(is_chosen), probability
+    chosen = [probability for is_chosen, probability in found.values() if is_chosen]
+    own = [probability for is_chosen, probability in found.values() if not is_chosen]
+    assert len(chosen) > 40
+    assert min(chosen) > max(own)
 
 
 @pytest.mark.parametrize("name", ["apex", "apex_dpg"])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.spec import DEMONSTRATION, Field, TableDeclaration, TableSpec
 from relaax.replay.wire import declaration_difference, declaration_from_message, declaration_to_message
 from support.replay_servers import numbered, pictured
 
@@ -18,6 +18,7 @@ from support.replay_servers import numbered, pictured
         numbered(samples_per_insert=8.0, min_size=100, error_buffer=64.0, inserts_wait=False),
         pictured(frame_slots=100),
         TableDeclaration(TableSpec("t", {"a": Field("float32", (3, 4))}, 7, remover="lowest_priority")),
+        TableDeclaration(TableSpec("t", {DEMONSTRATION: Field("bool")}, 7, "prioritized", demonstration_priority=0.5)),
         TableDeclaration(TableSpec("t", {"a": Field("int8")}, 7, remover="inverse_priority", remover_exponent=-0.25)),
     ],
 )

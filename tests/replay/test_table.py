@@ -6,7 +6,7 @@ from bisect import bisect_right
 import numpy as np
 import pytest
 
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import DEMONSTRATION, Field, TableSpec
 from relaax.replay.table.table import Table, Totals
 from relaax.replay.table.writers import SequenceGap
 from support.table_copies import largest_priority
@@ -101,6 +101,22 @@ def test_draws_over_all_shards_are_proportional_to_priority() -> None:
         np.testing.assert_allclose(
             global_probabilities, priorities[sample.columns["value"].astype(int)] / priorities.sum()
         )
+
+
+def test_demonstrations_keep_their_least_priority() -> None:
+    fields = {"value": Field("float32"), DEMONSTRATION: Field("bool")}
+    table = Table(TableSpec("replay", fields, 4, "prioritized", alpha=1.0, demonstration_priority=2.0), seed=0)
+
+    def insert(number: int, values: list[float], marks: list[bool], priorities: list[float]) -> np.ndarray:
+        columns = {"value": np.array(values, np.float32), DEMONSTRATION: np.array(marks)}
+        return table.insert("w", number, columns, priorities).keys
+
+    keys = insert(1, [1, 2, 3], [True, True, False], [0.5, 3.0, 1.0])
+    assert draws_of(table, 600_000) == pytest.approx({1: 2 / 6, 2: 3 / 6, 3: 1 / 6}, abs=0.003)
+    table.update_priorities(keys, [0.0, 0.0, 0.5])
+    assert draws_of(table, 450_000) == pytest.approx({1: 4 / 9, 2: 4 / 9, 3: 1 / 9}, abs=0.003)
+    insert(2, [4, 5], [False, True], [1.0, 0.1])  # the first is evicted
+    assert draws_of(table, 550_000) == pytest.approx({2: 4 / 11, 3: 1 / 11, 4: 2 / 11, 5: 4 / 11}, abs=0.003)
 
 
 def test_new_items_get_the_largest_present_priority() -> None:
