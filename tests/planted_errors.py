@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from planted_errors_of_control import CONTROL_ERRORS
+from planted_errors_of_demonstrations import DEMONSTRATION_ERRORS
 from planted_errors_of_operation import OPERATION_ERRORS
 from planted_errors_of_ppo import PPO_ERRORS
 from planted_errors_of_takeover import TAKEOVER_ERRORS
@@ -2593,6 +2594,7 @@ ERRORS = (
     *CONTROL_ERRORS,
     *OPERATION_ERRORS,
     *PPO_ERRORS,
+    *DEMONSTRATION_ERRORS,
     *TAKEOVER_ERRORS,
 )
 

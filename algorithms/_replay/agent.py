@@ -51,7 +51,7 @@ class ReplayAgent(AgentBase):
             client=context.client,
             metrics=context.metrics,
             action=config.action_field(context.action_space),
-            marks_chosen=config.demonstration_priority > 0,
+            marks_chosen=config.marks_demonstrations,
         )
         bundled = config.bundled and context.replay is not None
         self._learner = make_learner(config, LearnerContext.beside(context, context.actors[0])) if bundled else None

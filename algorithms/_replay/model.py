@@ -123,6 +123,11 @@ class ReplayConfig(AgentConfig):
         return self
 
     @property
+    def marks_demonstrations(self) -> bool:
+        """Whether the memory has the field `DEMONSTRATION`, which is true if the client chose the action."""
+        return self.demonstration_priority > 0
+
+    @property
     def bundled(self) -> bool:
         """Whether each worker runs a learner, with its own memory."""
         return False
@@ -194,6 +199,7 @@ class Replay(ReplayBase):
                 masks,
                 action,
                 config.removal_exponent,
+                config.marks_demonstrations,
                 config.demonstration_priority,
             ),
             samples_per_insert=config.samples_per_insert,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import LearnerContext, Pulled, Sampled
-from relaax.algorithm_base.transitions import NEXT_VALID
+from relaax.algorithm_base.transitions import DEMONSTRATION, NEXT_VALID
 from relaax.algorithm_base.values import HeldOutStates, ValueLoss, greedy_values, one_step_targets
 from relaax.nn.engine import Engine, make_engine
 
@@ -25,7 +25,8 @@ class Learner(ReplayLearner):
 
     y_i = R_i + discount_i * max_a Q(s'_i, a; target), or its double estimate, where R_i is the discounted sum of n
     rewards. It pushes the gradient of the batch mean of w_i * loss(Q(s_i, a_i) - y_i). The importance weights w_i
-    correct for prioritised sampling (Schaul et al. 2016, section 3.4). The new priorities are |Q(s_i, a_i) - y_i|.
+    correct for prioritised sampling (Schaul et al. 2016, section 3.4). The new priorities are |Q(s_i, a_i) - y_i|. With
+    `demonstration_weight`, the loss has the margin of Hester et al. 2018 (see `ValueLoss`).
     """
 
     def __init__(self, config: DeepQConfig, context: LearnerContext) -> None:
@@ -36,6 +37,7 @@ class Learner(ReplayLearner):
         self._target = make_engine(spec, self._dtype, (1, None))
         self._held_out = HeldOutStates(config.held_out_states)
         self._target_parameters: Array | None = None
+        self._has_margins = config.demonstration_weight > 0
         self._use(self.exchange.pull())
 
     def _gradient(self, sampled: Sampled) -> tuple[Array, Array, dict[str, float]]:
@@ -43,7 +45,8 @@ class Learner(ReplayLearner):
         targets = self._targets(columns)
         weights = self._weights(sampled)
         inputs = self._without_outliers(columns, targets, weights)
-        loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
+        margins = np.float32(self.config.demonstration_weight) * columns[DEMONSTRATION] if self._has_margins else None
+        loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights, margins)
         gradient = self._gradient_of(self._online, inputs, loss, self.context.parameters.gradient_memory())
         return gradient, loss.errors, loss.means | self._held_out_value(columns)
 

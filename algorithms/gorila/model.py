@@ -30,7 +30,17 @@ class DeepQConfig(ReplayConfig, ActionValueConfig):
         False,
         description="Use double Q-learning (van Hasselt et al. 2016).",
     )
+    demonstration_weight: Free[float] = Field(
+        0.0,
+        ge=0,
+        description="Weight of the loss that makes an action of the client the best by a margin, for takeovers and "
+        "recorded episodes; 1 in Hester et al. 2018 (DQfD).",
+    )
     target_interval: Free[int] = Field(60_000, ge=1, description="Updates between refreshes of the target network.")
+
+    @property
+    def marks_demonstrations(self) -> bool:
+        return super().marks_demonstrations or self.demonstration_weight > 0
 
     @property
     def target_renewal(self) -> TargetInterval:

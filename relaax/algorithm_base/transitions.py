@@ -18,9 +18,10 @@ from relaax.algorithm_base.observations import FrameStack
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
-from relaax.replay.spec import DEMONSTRATION, Frames, TableSpec, inserted_form
+from relaax.replay.spec import DEMONSTRATION as DEMONSTRATION
 from relaax.replay.spec import MAX_DEMONSTRATION_PRIORITY as MAX_DEMONSTRATION_PRIORITY
 from relaax.replay.spec import Field as Field
+from relaax.replay.spec import Frames, TableSpec, inserted_form
 from relaax.replay.spec import Remover as Remover
 from relaax.rlx import Space
 
@@ -237,6 +238,7 @@ def transition_table(
     mask_size: int = 0,
     action: Field = DISCRETE_ACTION,
     remover_exponent: float = -0.4,
+    demonstrations: bool = False,
     demonstration_priority: float = 0.0,
 ) -> TableSpec:
     """Return a table of transitions. `priority_exponent`: None for uniform sampling.
@@ -245,7 +247,7 @@ def transition_table(
 
     A transition has an observation, the action, the discounted sum of the rewards of up to n steps, the next
     observation, and the discount of its value. With a `mask_size`, the number of elements of an action mask, it also
-    has the valid actions of the next observation.
+    has the valid actions of the next observation. With `demonstrations`, it has the field `DEMONSTRATION`.
     """
     return TableSpec(
         "transitions",
@@ -256,7 +258,7 @@ def transition_table(
             "discount": Field("float32"),
             "next_observation": layout.field,
             **({NEXT_VALID: Field("bool", (mask_size,))} if mask_size else {}),
-            **({DEMONSTRATION: Field("bool")} if demonstration_priority else {}),
+            **({DEMONSTRATION: Field("bool")} if demonstrations else {}),
         },
         capacity,
         sampler="uniform" if priority_exponent is None else "prioritized",

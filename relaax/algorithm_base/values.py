@@ -141,6 +141,10 @@ def huber(errors: Floats) -> tuple[Floats, Floats]:
 LOSSES = {"squared": squared, "huber": huber}
 
 
+MARGIN = np.float32(0.8)
+"""The margin of Hester et al. 2018, section 4."""
+
+
 class ValueLoss:
     """The sum over a batch of w_i * loss(Q(s_i, a_i) - y_i). The targets y_i are constants.
 
@@ -149,11 +153,23 @@ class ValueLoss:
 
     `a_t`: int64 [B], from 0. `targets`, `weights`: float32 [B]. The weight w_i is 0 for a void example, an importance
     weight with prioritised sampling, and 1 / environments for a mean over environments.
+
+    `margin_weights`: float32 [B], m_i. If given, the loss also has m_i w_i (max_a (Q(s_i, a) + l(a)) - Q(s_i, a_i)),
+    where l(a) is `MARGIN`, and 0 for a_i: the action of a demonstration shall be the best by this margin (Hester et al.
+    2018, equation 2).
     """
 
     def __init__(
-        self, values: ActionValues, errors: Errors, a_t: npt.NDArray[Any], targets: Floats, weights: Floats
+        self,
+        values: ActionValues,
+        errors: Errors,
+        a_t: npt.NDArray[Any],
+        targets: Floats,
+        weights: Floats,
+        margin_weights: Floats | None = None,
     ) -> None:
+        self._margin_weights = margin_weights
+        self._margins = 0.0
         self._values, self._loss = values, LOSSES[errors]
         self._a_t, self._targets, self._weights = a_t, targets, weights
         self.errors: Floats = np.zeros(len(targets), np.float32)
@@ -170,14 +186,27 @@ class ValueLoss:
         self._chosen += float(np.dot(weights, chosen))
         by_values = np.zeros_like(values)
         np.put_along_axis(by_values, a_t[:, None], (weights * by_chosen)[:, None], axis=1)
+        if self._margin_weights is not None:
+            self._add_margins(by_values, values, chosen, part)
         return self._values.gradient(by_values)
+
+    def _add_margins(self, by_values: Floats, values: Floats, chosen: Floats, part: slice) -> None:
+        assert self._margin_weights is not None
+        weights, rows = self._margin_weights[part] * self._weights[part], np.arange(len(values))
+        above = values + MARGIN
+        above[rows, self._a_t[part]] = chosen
+        best = above.argmax(axis=1)
+        by_values[rows, best] += weights
+        by_values[rows, self._a_t[part]] -= weights
+        self._margins += float(np.dot(weights, above[rows, best] - chosen))
 
     @property
     def means(self) -> dict[str, float]:
-        """Weighted means of the loss, of |error| and of Q(s, a) over the examples so far."""
+        """Weighted means of the loss, of |error| and of Q(s, a) over the examples so far; with margins, also theirs."""
         count = max(float(self._weights.sum()), 1e-9)
         size = float(np.dot(self._weights, np.abs(self.errors)))
-        return {"loss": self._sum / count, "loss/td_error": size / count, "q/chosen": self._chosen / count}
+        found = {"loss": self._sum / count, "loss/td_error": size / count, "q/chosen": self._chosen / count}
+        return found if self._margin_weights is None else {**found, "loss/margin": self._margins / count}
 
 
 KEEP_INTERVAL = 16

@@ -66,3 +66,36 @@ def test_dueling_heads_share_the_derivative() -> None:
     by_outputs = loss({"value": f32([3]), "advantage": f32([2, 0])[:1].reshape(1, 2)}, slice(0, 1))
     assert by_outputs["value"].tolist() == [[-2]]
     assert by_outputs["advantage"].tolist() == [[1, -1]]
+
+
+def test_margin_by_hand() -> None:
+    # Item 0, action 1: max(9 + 0.8, 1) - 1 = 8.8 with weight 2 x 0.5. Item 1, action 0: max(7, 6 + 0.8) - 7 = 0.
+    loss = ValueLoss(ActionValues(2), "squared", np.array([1, 0]), f32(1, 7), f32(0.5, 1), f32(2, 2))
+    assert loss({"q": f32([9, 1], [7, 6])}, EVERYTHING)["q"].tolist() == [[1, -1], [0, 0]]
+    assert loss.means["loss"] == 0
+    assert loss.means["loss/margin"] == pytest.approx(8.8 / 1.5)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_derivative_with_margins_is_that_of_the_loss(dueling: bool) -> None:
+    rng = np.random.default_rng(3)
+    values, count = ActionValues(4, dueling), 12
+    actions, targets, weights = rng.integers(0, 4, count), rng.normal(size=count), rng.random(count)
+    margins = rng.integers(0, 2, count) * 1.5
+    outputs = {name: rng.normal(size=(count, width)).astype(np.float32) for name, width in values.heads.items()}
+
+    def total(changed: dict[str, np.ndarray]) -> float:
+        q = values.values(changed).astype(np.float64)
+        chosen = q[np.arange(count), actions]
+        above = q + 0.8
+        above[np.arange(count), actions] = chosen
+        return float(np.dot(weights, (chosen - targets) ** 2 + margins * (above.max(axis=1) - chosen)))
+
+    given = (f32(*each) for each in (targets, weights, margins))
+    found = ValueLoss(values, "squared", actions, *given)(outputs, slice(0, count))
+    for name, array in outputs.items():
+        for index in np.ndindex(array.shape):
+            shift = np.zeros_like(array)
+            shift[index] = 1e-3
+            slope = (total({**outputs, name: array + shift}) - total({**outputs, name: array - shift})) / 2e-3
+            assert found[name][index] == pytest.approx(slope, abs=3e-3)

@@ -45,7 +45,7 @@ def expert(name: str, seed: int) -> gymnasium.Env[Any, Any]:
     if name == "mountaincar":
         return MountainCarExpert(gymnasium.make("MountainCar-v0"))
     assert name == "maze"
-    return MazeExpert(gymnasium.wrappers.TimeLimit(Maze(), 200))
+    return MazeExpert(Maze())
 
 
 def main() -> None:

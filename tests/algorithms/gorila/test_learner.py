@@ -13,7 +13,7 @@ import pytest
 from relaax.algorithm_base import Box, Discrete, LearnerBase, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.network import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.algorithm_base.transitions import NEXT_VALID
+from relaax.algorithm_base.transitions import DEMONSTRATION, NEXT_VALID
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
@@ -130,6 +130,15 @@ def test_targets_weights_and_priorities_by_hand(
     assert scalars["loss/td_error"] == pytest.approx(np.dot(ONE_OF_LARGEST, np.abs(errors)) / 2.5, rel=1e-5)
     assert scalars["q/chosen"] == pytest.approx((0.5 * 1 + 4 - 3) / 2.5)
     assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+def test_margin_is_only_for_demonstrations() -> None:
+    learner, parameters_client, _ = learner_with(demonstration_weight=2)
+    learner.step(replace(BATCH, columns={**BATCH.columns, DEMONSTRATION: np.array([True, False, False])}))
+    (push,) = parameters_client.pushes
+    # Item 0 has Q = (1, 2), action 0: 2 x 0.5 x (2 + 0.8 - 1), with the derivative 1 by Q(s, 1) and -1 by Q(s, 0).
+    np.testing.assert_allclose(push.gradient, [4 - 1 / 3, 14 / 3 + 1 / 3, -8 / 3 - 1 / 3, 7 / 3 + 1 / 3], rtol=1e-5)
+    assert dict(parameters_client.scalars)["loss/margin"] == pytest.approx(1.8 / 2.5)
 
 
 @pytest.mark.parametrize(
