@@ -11,23 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Sender
 from relaax.rlx.wire.encoding import CAPABILITIES, Wire
-from support.fuzz_fields import JSON_VALUES, mutate_fields, mutate_json
+from support.fuzz_fields import JSON_VALUES, NUMBERS, mutate_fields, mutate_json
 from support.fuzz_messages import MessageSequence, golden_sequences, random_sequence
 from support.rlx_vector_recorder import framed, varint
 
+NUMBER_BYTES = (bytes(8), b"\xff" * 8, b"\0\0\xc0\x7f" * 2, struct.pack("<q", -1), struct.pack("<d", 1e308))
 LENGTHS = (0, 1, 4, 255, HANDSHAKE_FRAME_BYTES, HANDSHAKE_FRAME_BYTES + 1, 2**20, 2**20 + 1, 2**24, 2**31, 2**32 - 1)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Frames, valid or not, to send in order, `piece` bytes at a time."""
+    """Frames, valid or not, to send in order, `piece` bytes at a time. `name`: of the golden conversation, or empty."""
 
     codec: str
     frames: tuple[bytes, ...]
     piece: int
+    name: str = ""
 
     @property
     def data(self) -> bytes:
@@ -40,14 +43,15 @@ def case(seed: int, number: int, sender: Sender = Sender.CLIENT) -> Case:
     if sender is Sender.CLIENT and rng.random() < 0.75:
         sequence = random_sequence(rng)
     else:
-        sequence = rng.choice(golden_sequences(sender))
+        sequences = golden_sequences(sender)
+        with_parameters = [each for each in sequences if each.name.startswith("environment_parameters")]
+        sequence = rng.choice(with_parameters if rng.random() < 0.3 else sequences)
     frames = _Frames(rng, sequence, sender)
     for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 1, 2, 2, 4))):
         frames.mutate()
     size = sum(map(len, frames.frames))
-    return Case(
-        sequence.codec, tuple(frames.frames), max(rng.choice((1 << 20, 1 << 20, 1 << 20, 4096, 61, 7)), size // 50)
-    )
+    piece = max(rng.choice((1 << 20, 1 << 20, 1 << 20, 4096, 61, 7)), size // 50)
+    return Case(sequence.codec, tuple(frames.frames), piece, sequence.name)
 
 
 class _Frames:
@@ -101,17 +105,66 @@ class _Frames:
             return self.fields(index)
         part: Any = getattr(message, name)
         if name in ("hello", "welcome"):
-            capability = rng.choice(CAPABILITIES)
+            capability = rng.choice(list(CAPABILITIES))
             setattr(part, capability, not getattr(part, capability))
         else:
             masks = ("idle", "partial")
             if name == "step":
-                masks = ("idle", "idle", "first", "terminated", "truncated", "chosen", "chosen")
+                masks = ("idle", "idle", "first", "terminated", "truncated")
             mask = getattr(part, rng.choice(masks))
             length = len(mask) or rng.choice((1, 1, 2, 3))
             length = rng.choice((length,) * 6 + (length + 1, length - 1, 0, 300))
             del mask[:]
             mask.extend(rng.random() < 0.5 for _ in range(length))
+        self.messages[index], self.frames[index] = message, _frame(message, self._sequence.codec)
+        return None
+
+    def chosen(self, index: int) -> None:
+        """Change which actions the client chose in a step or reset, and some of these actions, also to invalid ones."""
+        rng, message = self._rng, copy.deepcopy(self.messages[index])
+        name = "" if isinstance(message, bytes) else message.WhichOneof("message")
+        if name not in ("step", "reset"):
+            return self.fields(index)
+        part: Any = getattr(message, name)
+        kind = rng.choice(("mask", "data", "data", "dtype", "shape", "leaf", "clear"))
+        if kind == "mask" or not len(part.action):
+            count = len(part.chosen) or rng.choice((1, 2, 3))
+            part.chosen[:] = [rng.random() < 0.7 for _ in range(count)]
+        elif kind in ("data", "dtype", "shape"):
+            array = rng.choice(part.action)
+            if kind == "data":
+                array.data = rng.choice(NUMBER_BYTES) * (len(array.data) // 8) or array.data[:-1]
+            elif kind == "dtype":
+                array.dtype = rng.choice((0, 1, 9, 11, 12, 99))
+            else:
+                array.shape.insert(rng.randrange(len(array.shape) + 1), rng.choice((0, 1, 2**32 - 1)))
+        elif kind == "leaf":
+            part.action.add().CopyFrom(part.action[0])
+        else:
+            part.ClearField(rng.choice(("action", "chosen")))
+        self.messages[index], self.frames[index] = message, _frame(message, self._sequence.codec)
+        return None
+
+    def parameters(self, index: int) -> None:
+        """Change the parameters of environments in a welcome or in actions: their names, places, number or values."""
+        rng, message = self._rng, copy.deepcopy(self.messages[index])
+        name = "" if isinstance(message, bytes) else message.WhichOneof("message")
+        if name not in ("welcome", "actions"):
+            return self.chosen(index)
+        part: Any = getattr(message, name)
+        kind = rng.choice(("numbers", "numbers", "count", "places"))
+        if kind == "numbers" and len(part.parameters):
+            part.parameters[rng.randrange(len(part.parameters))] = rng.choice(NUMBERS[FieldDescriptor.CPPTYPE_DOUBLE])
+        elif kind == "places" and name == "welcome":
+            names = ["size", "size", "", "\n", "\u0085", "é" * 128, "é" * 129, "\U0001f600"]
+            part.parameter_names[:] = rng.choices(names, k=rng.choice((1, 1, 2, 2, 64, 65, 300)))
+            if rng.random() < 0.2:
+                part.parameter_names.extend(map(str, range(rng.choice((62, 63, 10_000)))))
+        elif kind == "places":
+            part.parameters_of[:] = rng.choice(([0], [1], [0, 0], [1, 0], [0, 1], [2**31], [2**32 - 1], range(5000)))
+        else:
+            count = max(0, len(part.parameters) + rng.choice((-2, -1, 1, 2, 300)))
+            part.parameters[:] = [rng.uniform(-9, 9) for _ in range(count)]
         self.messages[index], self.frames[index] = message, _frame(message, self._sequence.codec)
         return None
 
@@ -204,6 +257,7 @@ _MUTATIONS: tuple[Callable[[Any, int], None], ...] = (
     *(_Frames.bits,) * 2,
     *(_Frames.order,) * 2,
     *(_Frames.idle,) * 2,
+    *(_Frames.parameters,) * 3,
     *(_Frames.insert, _Frames.length, _Frames.long),
 )
 

@@ -17,7 +17,6 @@ from relaax.rlx import (
     Error,
     ErrorCode,
     Hello,
-    Init,
     Limits,
     LocalProtocolError,
     Message,
@@ -26,16 +25,17 @@ from relaax.rlx import (
     Ping,
     Pong,
     RemoteProtocolError,
-    Reset,
     Sender,
     ServerConnection,
     Welcome,
 )
+from relaax.rlx.wire.encoding import CAPABILITIES
+from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.session import AgentSession
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
 from support.fuzz_messages import golden_sequences
-from support.offline_client import OfflineClient
+from support.offline_client import OfflineClientWithParameters
 
 MAX_FRAME_MEGABYTES = 1
 LIMITS = Limits(max_frame_bytes=MAX_FRAME_MEGABYTES * 2**20)
@@ -88,9 +88,7 @@ def expected_answers(case: Case) -> Expected:
             result.frames_read += 1
             try:
                 if isinstance(event, Hello):
-                    welcome = Welcome("", "fuzz", connection.limits, out_of_step=event.out_of_step)
-                    _send(connection, result, welcome)
-                    session = _session(connection, event)
+                    session = _welcome(connection, event, result)
                 else:
                     _answer(connection, session, event, result)
             except RemoteProtocolError as error:
@@ -104,17 +102,23 @@ def _answer(connection: ServerConnection, session: AgentSession | None, event: A
     assert session is not None or isinstance(event, Ping | Pong)
     if isinstance(event, Ping):
         _send(connection, result, Pong(event.nonce))
-    elif session is None or isinstance(event, Pong):
-        pass
-    elif isinstance(event, Metrics):
-        session.answer(event)
-    else:
-        answer = session.init if isinstance(event, Init) else session.reset
-        _send(connection, result, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
+    elif session is not None and (answer := session.answer(event)) is not None:
+        _send(connection, result, answer)
 
 
-def _session(connection: ServerConnection, hello: Hello) -> AgentSession:
-    client = OfflineClient()
+def _welcome(connection: ServerConnection, hello: Hello, result: Expected) -> AgentSession:
+    client, parameters = OfflineClientWithParameters(), None
+    if hello.environment_parameters:
+        parameters = EpisodeParameters(lambda: client.edition, 0, 0, range(hello.environments))
+    welcome = Welcome(
+        "",
+        "fuzz",
+        connection.limits,
+        parameter_names=parameters.names if parameters else (),
+        parameters=parameters.first() if parameters else None,
+        **{name: getattr(hello, name) for name in CAPABILITIES},
+    )
+    _send(connection, result, welcome)
     context = AgentContext(
         hello.observation_space,
         hello.action_space,
@@ -125,7 +129,7 @@ def _session(connection: ServerConnection, hello: Hello) -> AgentSession:
         parameters=client,
         metrics=client.metrics,
     )
-    return AgentSession(connection, Agent(Config(path="fuzz"), context), client.metrics)
+    return AgentSession(connection, Agent(Config(path="fuzz"), context), client.metrics, parameters=parameters)
 
 
 def _send(connection: ServerConnection, result: Expected, message: Any) -> None:
@@ -134,11 +138,15 @@ def _send(connection: ServerConnection, result: Expected, message: Any) -> None:
 
 
 def frames_read_by_client(case: Case, number: int) -> int:
-    """Return how many frames of a server a client in memory reads. The client sends a golden sequence."""
+    """Return how many frames of a server a client in memory reads.
+
+    The client sends a golden sequence: that of the same conversation if `number` is even.
+    """
     sequences = [
         each for each in golden_sequences(Sender.CLIENT) if not any(isinstance(one, bytes) for one in each.messages)
     ]
-    sequence = sequences[number % len(sequences)]
+    fitting = [each for each in sequences if each.name == case.name and number % 2 == 0]
+    sequence = fitting[0] if fitting else sequences[number % len(sequences)]
     connection, read = ClientConnection(case.codec), 0
     own = iter(_messages(sequence.messages))
     for data in case.frames:

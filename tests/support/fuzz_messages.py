@@ -65,6 +65,7 @@ class MessageSequence:
 
     codec: str
     messages: tuple[Wire | bytes, ...]
+    name: str = ""  # of the golden conversation
 
 
 @cache
@@ -79,7 +80,7 @@ def golden_sequences(sender: Sender) -> list[MessageSequence]:
             if e["from"] == sender.value and "end_of_stream" not in e
         ]
         if messages:
-            sequences.append(MessageSequence(conversation.codec, tuple(messages)))
+            sequences.append(MessageSequence(conversation.codec, tuple(messages), conversation.name))
     return sequences
 
 

@@ -31,16 +31,20 @@ def start_offline_server(
     *options: str,
     algorithm: dict[str, Any] | None = None,
     constants: dict[str, float] | None = None,
+    parameters: bool = False,
     **settings: Any,
 ) -> tuple[Running, str]:
     """Start the server. Return it and its address.
 
-    `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`.
+    `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`. `parameters`: whether the server has
+    parameters of environments.
     """
     config = write_config(folder, algorithm, **settings)
     values = {f"relaax.server.rlx_server.{name}": value for name, value in (constants or {}).items()}
-    env = {"OFFLINE_SERVER_CONSTANTS": json.dumps(values)} if values else None
-    server = processes.start(sys.executable, SERVER, "--config", config, *options, env=env)
+    env = {"OFFLINE_SERVER_CONSTANTS": json.dumps(values)} if values else {}
+    if parameters:
+        env["OFFLINE_SERVER_PARAMETERS"] = "1"
+    server = processes.start(sys.executable, SERVER, "--config", config, *options, env=env or None)
     return server, server.wait_for_address()
 
 

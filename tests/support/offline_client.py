@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.lessons.values import Drawn
+from relaax.lessons.values import Drawn, Edition, ValueRange
 from relaax.parameters.interfaces import (
     FlatVector,
     MetricsRecorder,
@@ -35,6 +35,12 @@ class OfflineMetrics(MetricsRecorder):
     def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         self.episodes.append((episode_return, length))
         self.drawn.append(drawn)
+
+
+EDITIONS = (
+    Edition(1, 0, {"gravity": ValueRange(1, 9), "rooms": ValueRange(choices=(1, 2, 4))}),
+    Edition(2, 1, {"gravity": ValueRange.constant(-3), "rooms": ValueRange(0, 1e30)}),
+)
 
 
 class OfflineClient(ParameterClientBase, Parameters):
@@ -70,3 +76,15 @@ class OfflineClient(ParameterClientBase, Parameters):
 
     def close(self) -> None:
         self.closed = True
+
+
+class OfflineClientWithParameters(OfflineClient):
+    """A client with parameters of environments, whose values change after each `EACH` readings."""
+
+    EACH = 8
+    _readings = 0
+
+    @property
+    def edition(self) -> Edition:  # type: ignore[override]
+        self._readings += 1
+        return EDITIONS[self._readings // self.EACH % len(EDITIONS)]

@@ -1,6 +1,7 @@
 """The command relaax-rlx-server, with workers that have no parameter server, forked or spawned.
 
 The environment variable OFFLINE_SERVER_CONSTANTS, a JSON object, sets constants of modules: {"MODULE.NAME": value}.
+With OFFLINE_SERVER_PARAMETERS, the server has parameters of environments.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relaax.server.rlx_server import main
 from relaax.server.rlx_server.workers import plan, spawners
-from support.offline_client import OfflineClient
+from support.offline_client import OfflineClient, OfflineClientWithParameters
 
-plan.make_client = lambda settings, servers: OfflineClient()
+Client = OfflineClientWithParameters if "OFFLINE_SERVER_PARAMETERS" in os.environ else OfflineClient
+plan.make_client = lambda settings, servers: Client()
 for constant, value in json.loads(os.environ.get("OFFLINE_SERVER_CONSTANTS", "{}")).items():
     place, _, name = constant.rpartition(".")
     module = importlib.import_module(place)
