@@ -91,6 +91,18 @@ def test_actions_of_one_environment_are_sent(space: gymnasium.Space) -> None:
     assert checked == 10
 
 
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_entry_of_a_reset_is_not_an_action(mode: AutoresetMode) -> None:
+    class Reminded(Driven):
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0], {"driver": 3}
+
+    with RlxPeer() as peer:
+        run(SyncVectorEnv([Reminded, Driven], autoreset_mode=mode), peer.address, steps=40, taken_action="driver")
+        masks = [step.chosen.tolist() for step in peer.received(rlx.Step) if step.chosen is not None]
+    assert sum(map(any, masks)) > 4
+
+
 def test_missing_entry_and_none_mean_the_agents_action() -> None:
     class Undecided(Driven):
         def step(self, action: Any) -> Any:

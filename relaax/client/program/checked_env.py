@@ -71,6 +71,10 @@ class CheckedEnv:
             return True
         return bool(self.env.set_wrapper_attr(name, value, **options))
 
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the environment, as a wrapper of gymnasium does, or the parameters."""
+        return self._parameters if name == PARAMETERS else self.env.get_wrapper_attr(name)
+
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Return its first observation and infos."""
         form, parameters = self._parameters

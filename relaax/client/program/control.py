@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -36,15 +37,17 @@ class TakenActions:
         taken = None if self._name is None else infos.get(self._name)
         return {} if taken is None else {"action": self._checked(taken, "")}
 
-    def of_many(self, infos: Mapping[str, Any], ended: Mask, actions: Any) -> dict[str, Any]:
+    def of_many(self, infos: Mapping[str, Any], ended: Mask, actions: Any, void: Mask | None = None) -> dict[str, Any]:
         """Return the arguments `actions` and `chosen` of `VectorClient.step`, if an environment took its own action.
 
         `ended`: bool [N], whose infos are in the entry `final_info`, if there is one. `actions`: the agent's, [N, ...].
+        `void`: bool [N], environments that took no action, such as those whose infos are those of a reset.
         """
         if self._name is None:
             return {}
         final = infos.get("final_info")
-        rows = self._rows(infos, ~ended if isinstance(final, Mapping) else np.ones_like(ended))
+        acted = np.ones_like(ended) if void is None else ~void
+        rows = self._rows(infos, acted & ~ended if isinstance(final, Mapping) else acted)
         if isinstance(final, Mapping):
             rows |= self._rows(final, ended)
         if not rows:
@@ -88,19 +91,32 @@ def _row(entries: Any, index: int) -> Any:
 class ServerParameters:
     """The parameters of an Env or a VectorEnv, which is made of CheckedEnvs.
 
-    `form`: see `relaax.client.run`; None if the environments do not use parameters.
+    `form`: see `relaax.client.run`; None if the environments do not use parameters. Raises EnvironmentFault if the
+    vector is not made of CheckedEnvs.
     """
 
     def __init__(self, form: Form | None, env: Any, is_vector: bool) -> None:
         self._form, self._env, self._is_vector = form, env, is_vector
         self._given: Mapping[str, Any] | None = None
+        if form is None or not is_vector:
+            return
+        self._env = getattr(env, "unwrapped", env)  # wrappers of vectors do not pass attributes
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an AsyncVectorEnv warns of the error, with tracebacks
+                self._env.get_attr(PARAMETERS)
+        except AttributeError:
+            raise EnvironmentFault(
+                f"{type(self._env).__name__} cannot give the server's parameters to its environments: use a "
+                "SyncVectorEnv, or an AsyncVectorEnv whose functions return relaax.client.CheckedEnv(env)"
+            ) from None
 
     def update(self, client: Any) -> None:
         """Give the environments the parameters of their next episodes, if these have changed."""
         if self._form is None:
             return
-        values = client.parameters
-        if self._given is not None and all(np.array_equal(self._given[name], value) for name, value in values.items()):
+        values, given = client.parameters, self._given or {}
+        if given.keys() == values.keys() and all(np.array_equal(given[name], values[name]) for name in values):
             return
         self._given = values
         if self._is_vector:

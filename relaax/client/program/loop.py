@@ -304,11 +304,12 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _St
             some = np.count_nonzero(ended) > 0
             begins = first if mode == "next_step" and np.count_nonzero(first) else None
             rewards = np.array(rewards, np.float64)
-            over = tally.step(rewards, ended, turns.step(infos, ended) if turns else begins)
+            void = turns.step(infos, ended) if turns else begins
+            over = tally.step(rewards, ended, void)
             if mode != "same_step":
                 hooks.show()  # the last image of an episode
             whole = hooks.count(tally, infos, over)
-            taken = hooks.taken.of_many(infos, ended, actions)
+            taken = hooks.taken.of_many(infos, ended, actions, void)
             final = infos.get("final_obs")
             if mode == "disabled" and some:
                 final = seen.from_leaves(iter(seen.to_leaves(states, 1)), False)
