@@ -110,6 +110,13 @@ FAULTS = {
     "omits_idle": ("out_of_step_same_step_protobuf", "    rlx__put_mask(c, 8, idle);\n", ""),
     "first_while_idle": ("out_of_step_same_step_protobuf", "c->between[i] && !rlx__on(idle, i);", "c->between[i];"),
     "checks_void_rows": ("out_of_step_next_step_protobuf", "c->rows[i] = !rlx__on(idle, i) ||", "c->rows[i] = 1 ||"),
+    "omits_chosen": ("chosen_actions_many_protobuf", "    rlx__put_chosen(c, 9, chosen, action);\n", ""),
+    "omits_chosen_in_reset": ("chosen_actions_one_protobuf", "    rlx__put_chosen(c, 5, chosen, action);\n", ""),
+    "takes_parameters_for_others": (
+        "environment_parameters_many_protobuf",
+        "to[i % size * n + i / size] = rlx__double(p);",
+        "to[i % size * n + (rows ? n - 1 : i / size)] = rlx__double(p);",
+    ),
     "unsorted_keys": (
         "key_order_protobuf",
         "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",

@@ -106,6 +106,31 @@ def test_new_edition_changes_the_numbers_of_the_next_episodes() -> None:
     assert found == [(1, 0), (2, 1)], "the first one began before the new edition"
 
 
+@pytest.mark.parametrize("names", [("gravity",), ("gravity", "size", "wind"), ("gravity", "width"), None])
+def test_client_with_earlier_names_must_reconnect(names: tuple[str, ...] | None) -> None:
+    """A restarted parameter server has another configuration. Answers keep the values of the welcome's names."""
+    made = Made(SAME)
+    made.receive(made.session.init(Init(obs(1, 2))))
+    assert not made.session.session.must_reconnect
+    values = None if names is None else dict.fromkeys(names, ValueRange.constant(1))
+    made.edition = None if values is None else Edition(1, 0, values)
+    assert made.receive(made.session.step(Step(rewards(1, 2), obs(3, 4), terminated=mask(0, 1)))) == [1]
+    assert made.session.session.must_reconnect
+    assert made.next == [numbers(7, 1), numbers(9, 2)]
+    made.edition = Edition(3, 0, RANGES)
+    made.session.step(Step(rewards(1, 2), obs(3, 4)))
+    assert not made.session.session.must_reconnect
+
+
+def test_first_parameters_of_a_restarted_server_need_a_reconnect() -> None:
+    editions = [None, Edition(1, 0, RANGES)]
+    parameters = EpisodeParameters(lambda: editions[0], SEED, JOINED, ACTORS)
+    recorded = RecordedSession(SAME, parameters=parameters)
+    del editions[0]
+    answer = recorded.session.init(Init(obs(1, 2)))
+    assert (answer.parameters_of, answer.parameters, parameters.renamed) == ((), None, True)
+
+
 def test_partial_episode_has_unknown_numbers() -> None:
     made = Made(SAME)
     made.receive(made.session.init(Init(obs(1, 2), partial=mask(1, 0))))

@@ -276,7 +276,8 @@ class ParameterServerCore:
         if self._curriculum is None:
             return
         model, step = self.model, self.global_step
-        recorded = [episode for episode in episodes if episode.edition]
+        count = len(self.parameter_names)  # others are of a worker that has not registered again since a restart
+        recorded = [episode for episode in episodes if episode.edition and len(episode.parameters) == count]
         if recorded:
             self.on_episodes(step, recorded)
         progress = step / model.spec.max_global_step if model else 0.0

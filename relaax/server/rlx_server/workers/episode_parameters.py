@@ -17,7 +17,8 @@ class EpisodeParameters:
     """The parameters of N environments: those of their episodes in progress, and those of their next episodes.
 
     An environment begins an episode with the numbers that its client received last. So the numbers of the next episode
-    are drawn and sent when an episode has begun, and drawn again if the edition changes meanwhile.
+    are drawn and sent when an episode has begun, and drawn again if the edition changes meanwhile. If a restarted
+    parameter server has other names, the last edition with the names of the welcome remains.
     """
 
     def __init__(self, edition: Callable[[], Edition | None], seed: int, joined: int, actors: Sequence[int]) -> None:
@@ -31,6 +32,8 @@ class EpisodeParameters:
         self._next = [self._drawn(index) for index in range(len(actors))]
         self._current: list[Drawn | None] = [None] * len(actors)
         self._to_send: set[int] = set()
+        self.renamed = False
+        """Whether the newest edition has other names. The client must reconnect to get them."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -57,7 +60,8 @@ class EpisodeParameters:
     def add_to(self, answer: rlx.Actions) -> None:
         """Add the numbers of next episodes to an answer, where the client does not have them yet."""
         edition = self._edition_of()
-        if edition is not self._edition:
+        self.renamed = edition is not self._edition and (edition.names if edition else ()) != self.names
+        if edition is not self._edition and not self.renamed:
             self._edition = edition
             self._next = [self._drawn(index) for index in range(len(self._draws))]
             self._to_send.update(range(len(self._draws)))

@@ -214,6 +214,11 @@ class AgentSession:
             self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)
 
+    @property
+    def must_reconnect(self) -> bool:
+        """Whether the parameters of the environments have other names than in the welcome."""
+        return self._parameters is not None and self._parameters.renamed
+
     def is_void(self, answer: rlx.Actions) -> bool:
         """Return whether the agent did not get the message of this answer."""
         return self.void_answer is not None and answer.action is self.void_answer.action

@@ -73,6 +73,7 @@ HOLD_SECONDS = 30.0
 """Maximum time to delay an agent's error while its client steps its environments."""
 NO_INIT = "the client sent no init after its welcome, and other clients wait for its place: reconnect"
 STOPPING = "this server is about to stop: reconnect, to another server if there are several"
+RENAMED = "reconnect: the parameters of the environments have other names"
 TIME_LIMIT = "reconnect: this server ends connections after"
 FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
@@ -371,8 +372,10 @@ class Worker:
                 self._run_between_messages(agent.learn)
             for work in between:
                 self._run_between_messages(work)
-            if session.episode_ended and (self._meter.must_disconnect or time.monotonic() > ends_at):
-                reason = STOPPING if self._meter.must_disconnect else f"{TIME_LIMIT} {timeout:g} s"
+            is_over = time.monotonic() > ends_at
+            if session.episode_ended and (self._meter.must_disconnect or session.must_reconnect or is_over):
+                reason = RENAMED if session.must_reconnect else f"{TIME_LIMIT} {timeout:g} s"
+                reason = STOPPING if self._meter.must_disconnect else reason
                 self._peer.refuse(rlx.ErrorCode.REBALANCING, reason)
                 break
             message = self._receive()
