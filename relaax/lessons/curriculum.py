@@ -24,7 +24,7 @@ episode of the lost time counts.
 class Lesson:
     """A lesson. It ends at a mean return of its last `episodes` episodes, or at a share of the training's steps.
 
-    name: for people. values: of the parameters that differ from those of the whole training, by name.
+    name: for people. values: by name, of the parameters whose values differ from the whole training's.
     mean_return, progress: None in the last lesson; else one of them is given. `progress` is from 0 to 1.
     """
 
@@ -41,8 +41,7 @@ class Curriculum:
     `values`: of all parameters, by name. `lessons`: in order; empty without a curriculum. A number that `set_number`
     has set replaces the values of all lessons.
 
-    Only episodes that began in the current edition count for the end of a lesson: their numbers are those of the
-    lesson.
+    Only episodes that began in the current edition count for the end of a lesson: only they have the lesson's numbers.
     """
 
     def __init__(self, values: Mapping[str, ValueRange], lessons: Sequence[Lesson] = ()) -> None:

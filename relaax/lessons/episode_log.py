@@ -13,7 +13,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 COLUMNS = ("global_step", "time", "actor", "joined", "number", "edition", "episode_return", "length")
-"""Columns before those of the parameters. `actor`, `joined` and `number` are those of `relaax.lessons.values.Draw`."""
+"""Columns before the parameters. For `actor`, `joined` and `number` see `relaax.lessons.values.Draw`."""
 
 
 class EpisodeLog:

@@ -233,7 +233,7 @@ class ParameterClientBase(ABC):
     metrics: MetricsRecorder
     """Metrics to send with the next push or flush."""
     edition: Edition | None = None
-    """The values of the environments' parameters, as shard 0 reported them last; None if there are none."""
+    """The newest values of the environments' parameters that shard 0 has sent; None without parameters."""
 
     @abstractmethod
     def register(self, registration: Registration) -> Registered:

@@ -48,7 +48,7 @@ AUTORESET_RULES = {
 }  # each applies to one autoreset mode
 ASKING_RULES = {"out_of_step", "chosen_actions", *(f"{capability}_refused" for capability in CAPABILITIES)}
 ASKING_RULES |= {rule.name for rule in client_rules("server_*parameters_*")}
-"""Not applicable to a client that does not ask for the capability."""
+"""Rules that do not apply to a client that does not ask for the capability."""
 JSON_RULES = {rule.name for rule in client_rules("server_malformed_json_*")}
 MANY_FUZZ = 1_000_000
 each_language = pytest.mark.parametrize("name", LANGUAGES)

@@ -18,25 +18,21 @@ from relaax.cli.app import app
 from relaax.cli.run.plan import make_plan
 from support.pages import DOCS, block, blocks
 from support.processes import Processes
-from support.rlx_peer import PeerConnection, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve_with
 
 PAGE = DOCS / "action-masks.md"
 
 pytestmark = pytest.mark.checks("docs/action-masks.md", "relaax/client", "environments/OpenAI_Gym")
 
 
-def plays_from_the_hand(conn: PeerConnection) -> None:
-    def last_valid(message: Any, conn: PeerConnection) -> list[np.ndarray]:
-        mask = message.observation[0]
-        return [4 - mask[:, ::-1].argmax(axis=1)]
-
-    conn.policy = last_valid
-    serve(conn)
+def last_valid(message: Any, conn: PeerConnection) -> list[np.ndarray]:
+    mask = message.observation[0]
+    return [4 - mask[:, ::-1].argmax(axis=1)]
 
 
 def test_program_of_page_sends_masks(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "cards.py").write_text(block(PAGE, "cards.py"), encoding="utf-8")
-    with RlxPeer(plays_from_the_hand) as peer:
+    with RlxPeer(serve_with(last_valid)) as peer:
         running = processes.start(sys.executable, "-W", "error", "cards.py", peer.address, cwd=tmp_path)
         assert running.wait(60) == 0, running.report()
         (conn,) = peer.connections

@@ -15,24 +15,20 @@ from relaax import rlx
 from relaax.cli.run.plan import make_plan
 from support.pages import DOCS, ROOT, block
 from support.processes import Processes
-from support.rlx_peer import PeerConnection, RlxPeer, serve
+from support.rlx_peer import PeerConnection, RlxPeer, serve_with
 
 PAGE = DOCS / "takeover.md"
 
 pytestmark = pytest.mark.checks("docs/takeover.md", "relaax/client", "environments/OpenAI_Gym")
 
 
-def never_brakes(conn: PeerConnection) -> None:
-    def accelerate(message: Any, conn: PeerConnection) -> list[np.ndarray]:
-        return [np.ones(conn.hello.environments, np.int64)]
-
-    conn.policy = accelerate
-    serve(conn)
+def accelerate(message: Any, conn: PeerConnection) -> list[np.ndarray]:
+    return [np.ones(conn.hello.environments, np.int64)]
 
 
 def test_driver_of_page_brakes_before_the_wall(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "driver.py").write_text(block(PAGE, "driver.py"), encoding="utf-8")
-    with RlxPeer(never_brakes) as peer:
+    with RlxPeer(serve_with(accelerate)) as peer:
         running = processes.start(sys.executable, "-W", "error", "driver.py", peer.address, cwd=tmp_path)
         assert running.wait(60) == 0, running.report()
         (conn,) = peer.connections
@@ -58,12 +54,7 @@ def balances_without_a_place(message: Any, conn: PeerConnection) -> list[np.ndar
 
 def test_rescue_of_page_reports_its_actions(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "rescue.py").write_text(block(PAGE, "rescue.py"), encoding="utf-8")
-
-    def script(conn: PeerConnection) -> None:
-        conn.policy = balances_without_a_place
-        serve(conn)
-
-    with RlxPeer(script) as peer:
+    with RlxPeer(serve_with(balances_without_a_place)) as peer:
         program = [sys.executable, str(ROOT / "environments" / "OpenAI_Gym" / "main.py"), peer.address, "CartPole-v1"]
         options = ["--wrapper", "rescue:Rescue", "--taken-action", "taken_action", "--steps", "3000", "--seed", "1"]
         running = processes.start(*program, *options, cwd=tmp_path)

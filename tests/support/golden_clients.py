@@ -256,7 +256,7 @@ def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
     hello = rlx_pb2.Hello()
     names: list[str] = []
-    parameters: list[list[float]] = []  # those of each environment's next episode
+    parameters: list[list[float]] = []  # of each environment's next episode
     for entry in entries:
         if entry["from"] == "client":
             json_format.ParseDict(entry["message"].get("hello", {}), hello)

@@ -162,6 +162,16 @@ def serve(conn: PeerConnection) -> None:
         conn.answer()
 
 
+def serve_with(policy: Policy) -> Script:
+    """Return a script that answers the client with the actions of `policy` until it disconnects."""
+
+    def script(conn: PeerConnection) -> None:
+        conn.policy = policy
+        serve(conn)
+
+    return script
+
+
 def refuse(code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> Script:
     """Return a script that answers the hello with an error."""
 

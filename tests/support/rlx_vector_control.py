@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -15,32 +15,19 @@ from relaax.rlx import (
     EpisodeReturns,
     ErrorCode,
     Init,
-    Message,
     Reset,
     Step,
 )
 
-from .rlx_vector_recorder import HELLO, WELCOME, Recording, c, choices, mask, points, rewards, s
+from .rlx_vector_recorder import HELLO, NAN, WELCOME, Recording, c, choices, hello, mask, points, rewards, s
 
-NAN = (np.nan, np.nan)
+taking = partial(hello, chosen_actions=True)
+asking = partial(hello, environment_parameters=True)
+numbers = rewards  # the same form
 TAKEN = replace(WELCOME, chosen_actions=True)
 NAMED = replace(
     WELCOME, environment_parameters=True, parameter_names=("gravity", "size"), parameters=np.array([9.8, 4.0])
 )
-
-
-def taking(environments: int = 1, *autoreset: Autoreset, **fields: Any) -> tuple[str, Message]:
-    modes = autoreset or (Autoreset.DISABLED,)
-    return c(replace(HELLO, environments=environments, autoreset=modes, chosen_actions=True, **fields))
-
-
-def asking(environments: int = 1, *autoreset: Autoreset) -> tuple[str, Message]:
-    modes = autoreset or (Autoreset.DISABLED,)
-    return c(replace(HELLO, environments=environments, autoreset=modes, environment_parameters=True))
-
-
-def numbers(*values: float) -> np.ndarray:
-    return np.array(values, np.float64)
 
 
 def chosen_actions() -> Iterator[Recording]:
@@ -186,7 +173,7 @@ def environment_parameters() -> Iterator[Recording]:
         )
         yield Recording(
             f"environment_parameters_many_{codec}",
-            "Three environments, SAME_STEP: values for all of them with init, then for those that began an episode.",
+            "Three environments, SAME_STEP: values for all of them with init, then for each that began an episode.",
             codec,
         ).sends(
             asking(3, Autoreset.SAME_STEP),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from relaax.rlx import (
     Actions,
@@ -15,19 +13,14 @@ from relaax.rlx import (
     EpisodeReturns,
     ErrorCode,
     Init,
-    Message,
     Reset,
     Step,
 )
 
-from .rlx_vector_recorder import HELLO, WELCOME, Recording, c, choices, mask, points, rewards, s
+from .rlx_vector_recorder import HELLO, NAN, WELCOME, Recording, c, choices, hello, mask, points, rewards, s
 
-NAN = (np.nan, np.nan)
+asked = partial(hello, out_of_step=True)
 ADMITTED = s(replace(WELCOME, out_of_step=True))
-
-
-def asked(environments: int, *autoreset: Autoreset, **fields: Any) -> tuple[str, Message]:
-    return c(replace(HELLO, environments=environments, autoreset=autoreset, out_of_step=True, **fields))
 
 
 def out_of_step() -> Iterator[Recording]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from google.protobuf import json_format
 
 from relaax.rlx import (
+    Autoreset,
     Box,
     ClientConnection,
     Discrete,
@@ -46,6 +47,12 @@ HELLO = Hello(
     host="here",
 )
 WELCOME = Welcome("session-1", "da3c", LIMITS, server_version="1")
+NAN = (np.nan, np.nan)
+
+
+def hello(environments: int = 1, *autoreset: Autoreset, **fields: Any) -> tuple[str, Message]:
+    """Return the entry of a client's hello, by default with the mode DISABLED."""
+    return c(replace(HELLO, environments=environments, autoreset=autoreset or (Autoreset.DISABLED,), **fields))
 
 
 def points(*rows: tuple[float, float]) -> list[np.ndarray]:

@@ -13,8 +13,8 @@ from .lives import Lives
 class TakenOver(Lives):
     """Lives whose environments take random actions instead of the agent's, each with a probability of `share`.
 
-    The decisions have the actions that were taken. `chosen`: the observations, as bytes, of those that were not the
-    agent's. In rows that are not chosen, the actions of a step are 99 or NaN.
+    The decisions have the actions that were taken. `chosen`: the observations, as bytes, of the decisions that were not
+    the agent's. In rows that are not chosen, the actions of a step are 99 or NaN.
     """
 
     def __init__(self, space: Space, actions: Space, seeds: list[int], share: float, idle: float = 0.0) -> None:

@@ -51,8 +51,8 @@ class ClientBase:
     `retry_seconds`: seconds to retry after a connection was lost; None to retry forever, 0 not to retry.
     `reports_episodes`: whether the environment reports whole episodes itself (`episodes` of send, step and reset),
     because its episodes for training are parts of whole ones. Otherwise the server adds up rewards.
-    `chosen_actions`: whether the client may say which action was really taken, because a person or a script took the
-    controls (`action` of send and reset).
+    `chosen_actions`: whether the client may report that another action than the agent's was taken, because a person or
+    a script took the controls (`action` of send and reset).
     `environment_parameters`: whether the server may set `parameters` of the environment for each episode.
     If the algorithm or the server does not support one of these two, the first connection raises Failure.
     `report_latency`: seconds between reports of the client's own latency metrics (client/latency/...); None for no

@@ -100,7 +100,7 @@ class Session:
         self._finished: TrainingFinished | None = None
         self._parameter_names: Sequence[str] = ()
         self._parameters = np.zeros((hello.environments, 0))
-        self._parameters_are_read = False  # whether the caller has those of this connection
+        self._parameters_are_read = False  # whether the caller has the values of this connection
 
     @property
     def address(self) -> str:

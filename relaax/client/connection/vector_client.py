@@ -175,7 +175,7 @@ class VectorClient(ClientBase):
         return self._act.from_leaves(iter(answer.action), False)
 
     def _step_out_of_step(self, turns: Turns, step: rlx.Step, idle: rlx.Mask | None) -> Any:
-        """Send a step whose masks are those of the caller, and return the next actions."""
+        """Send a step with the masks that the caller gave, and return the next actions."""
         over, cut, rewards = step.terminated, step.truncated, step.reward
         for name, mask in (("terminated", over), ("truncated", cut), ("first", step.first)):
             self._check_shape(name, mask)

@@ -1,4 +1,4 @@
-"""What environments and the server tell each other besides steps: taken actions, and parameters of episodes."""
+"""Taken actions, which environments report to the server, and parameters, which the server sends to environments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TakenActions:
         """Return the arguments `actions` and `chosen` of `VectorClient.step`, if an environment took its own action.
 
         `ended`: bool [N], whose infos are in the entry `final_info`, if there is one. `actions`: the agent's, [N, ...].
-        `void`: bool [N], environments that took no action, such as those whose infos are those of a reset.
+        `void`: bool [N], environments that took no action: they were reset, or are idle.
         """
         if self._name is None:
             return {}

@@ -258,7 +258,7 @@ class ParameterServerCore:
         return () if self._curriculum is None else self._curriculum.edition.names
 
     def new_edition(self, have: int) -> pb.Edition | None:
-        """Return the values of the environments' parameters; None if there are none, or if `have` is their number."""
+        """Return the current edition; None without parameters of environments, or if its number is `have`."""
         if self._curriculum is None or (edition := self._curriculum.edition).number == have:
             return None
         return edition_message(edition)

@@ -14,7 +14,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class EpisodeParameters:
-    """The parameters of N environments: those of their episodes in progress, and those of their next episodes.
+    """The parameters of N environments, for their episodes in progress and for their next episodes.
 
     An environment begins an episode with the numbers that its client received last. So the numbers of the next episode
     are drawn and sent when an episode has begun, and drawn again if the edition changes meanwhile. If a restarted
