@@ -27,7 +27,7 @@ def start_fuzzed_server(processes: Processes, folder: Path) -> tuple[Running, st
         max_frame_megabytes=MAX_FRAME_MEGABYTES,
         log_level="WARNING",
         memory_reserve=0,
-        parameters=True,
+        parameters="values",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from support.processes import Processes, Running
 
@@ -31,19 +31,19 @@ def start_offline_server(
     *options: str,
     algorithm: dict[str, Any] | None = None,
     constants: dict[str, float] | None = None,
-    parameters: bool = False,
+    parameters: Literal["", "values", "names"] = "",
     **settings: Any,
 ) -> tuple[Running, str]:
     """Start the server. Return it and its address.
 
-    `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`. `parameters`: whether the server has
-    parameters of environments.
+    `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`. `parameters`: what changes of the
+    parameters of environments; by default there are none.
     """
     config = write_config(folder, algorithm, **settings)
     values = {f"relaax.server.rlx_server.{name}": value for name, value in (constants or {}).items()}
     env = {"OFFLINE_SERVER_CONSTANTS": json.dumps(values)} if values else {}
     if parameters:
-        env["OFFLINE_SERVER_PARAMETERS"] = "1"
+        env["OFFLINE_SERVER_PARAMETERS"] = parameters
     server = processes.start(sys.executable, SERVER, "--config", config, *options, env=env or None)
     return server, server.wait_for_address()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from relaax.lessons.values import Drawn, Edition, ValueRange
@@ -82,9 +84,16 @@ class OfflineClientWithParameters(OfflineClient):
     """A client with parameters of environments, whose values change after each `EACH` readings."""
 
     EACH = 8
+    editions: Sequence[Edition] = EDITIONS
     _readings = 0
 
     @property
     def edition(self) -> Edition:  # type: ignore[override]
         self._readings += 1
-        return EDITIONS[self._readings // self.EACH % len(EDITIONS)]
+        return self.editions[self._readings // self.EACH % len(self.editions)]
+
+
+class OfflineClientWithNewNames(OfflineClientWithParameters):
+    """A client of a parameter server that is restarted with other parameters."""
+
+    editions = (EDITIONS[0], Edition(1, 0, {"wind": ValueRange(0, 5)}))

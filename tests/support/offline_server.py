@@ -1,7 +1,7 @@
 """The command relaax-rlx-server, with workers that have no parameter server, forked or spawned.
 
 The environment variable OFFLINE_SERVER_CONSTANTS, a JSON object, sets constants of modules: {"MODULE.NAME": value}.
-With OFFLINE_SERVER_PARAMETERS, the server has parameters of environments.
+OFFLINE_SERVER_PARAMETERS is the name of a class in CLIENTS.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relaax.server.rlx_server import main
 from relaax.server.rlx_server.workers import plan, spawners
-from support.offline_client import OfflineClient, OfflineClientWithParameters
+from support.offline_client import OfflineClient, OfflineClientWithNewNames, OfflineClientWithParameters
 
-Client = OfflineClientWithParameters if "OFFLINE_SERVER_PARAMETERS" in os.environ else OfflineClient
+CLIENTS = {"": OfflineClient, "values": OfflineClientWithParameters, "names": OfflineClientWithNewNames}
+Client = CLIENTS[os.environ.get("OFFLINE_SERVER_PARAMETERS", "")]
 plan.make_client = lambda settings, servers: Client()
 for constant, value in json.loads(os.environ.get("OFFLINE_SERVER_CONSTANTS", "{}")).items():
     place, _, name = constant.rpartition(".")

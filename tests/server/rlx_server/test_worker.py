@@ -57,7 +57,7 @@ from support.offline_algorithm import (
     SLOW_TO_LEARN,
     WAIT,
 )
-from support.offline_client import OfflineClient
+from support.offline_client import OfflineClient, OfflineClientWithParameters
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import batch, make_hello, make_step
@@ -630,6 +630,21 @@ def test_silent_client_is_disconnected_with_a_timeout_error(serve) -> None:  # t
         assert error.retryable
         line.expect_end()
     wait_until(lambda: not server.children(), "the worker has ended")
+
+
+def test_client_reconnects_for_parameters_with_other_names(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(parameters="names")
+    with Line(address) as line:
+        welcome = line.open(environments=2, autoreset=(rlx.Autoreset.SAME_STEP,), environment_parameters=True)
+        assert welcome.parameter_names == ("gravity", "rooms")
+        line.init(0)
+        for _ in range(OfflineClientWithParameters.EACH):
+            line.step()
+        line.step(terminated=[False, True])
+        error = line.expect(rlx.Error)
+        assert (error.code, error.retryable) == (ErrorCode.REBALANCING, True)
+        assert "other names" in error.message
+        line.expect_end()
 
 
 def test_connection_is_rebalanced_only_at_an_episode_end(serve) -> None:  # type: ignore[no-untyped-def]
