@@ -261,3 +261,17 @@ def test_remove_token_deletes_the_token_from_the_hello() -> None:
     assert "secret" not in repr(hello)
     assert server.remove_token() == make_hello()
     assert server.hello == make_hello()
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+@pytest.mark.parametrize("environments", [1, 4096])
+def test_welcome_with_a_million_names_is_refused(codec: str, environments: int) -> None:
+    """It is too long for one environment. For many it is read, and refused before the names are compared."""
+    pair = Pair(codec)
+    pair.greet(make_hello(environments=environments, environment_parameters=True))
+    welcome = Welcome("id", "da3c", Limits(), environment_parameters=True, parameter_names=("p",) * 1_000_000)
+    pair.client.receive_data(frame(codec_named(codec).encode(welcome, Sender.SERVER), 2**24))
+    with pytest.raises(RemoteProtocolError) as refused:
+        pair.client.next_event()
+    wanted = ErrorCode.FRAME_TOO_LARGE if environments == 1 else ErrorCode.LIMIT_EXCEEDED
+    assert refused.value.code is wanted
