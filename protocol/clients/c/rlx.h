@@ -1000,7 +1000,9 @@ static int rlx__hello(rlx_client *c) {
     rlx__put_text(c, 3, RLX_VERSION);
     rlx__put_text(c, 2, "relaax-c");
     rlx__put_integer(c, 1, 1);
-    if ((verdict = rlx__send(c, RLX__HELLO)) == RLX_OK) verdict = rlx__hear(c, RLX__WELCOME);
+    verdict = rlx__send(c, RLX__HELLO);
+    if (g->environment_parameters) c->limit += (size_t)g->environments * RLX__NUMBERS; /* of the welcome */
+    if (verdict == RLX_OK) verdict = rlx__hear(c, RLX__WELCOME);
     if (verdict == RLX_INVALID) verdict = RLX_FAILED;
     return verdict;
 }
@@ -1022,8 +1024,7 @@ static int rlx__try(rlx_client *c) {
     if (host[0] == '[' && colon[-1] == ']') host[colon - host - 1] = 0;
     c->connection = c->transport.open(c->transport.context, host + (host[0] == '['), colon + 1);
     if (c->connection == NULL) return rlx__say(c, 0, RLX_INTERRUPTED, "cannot connect to %s: is an RLX server running there?", c->where);
-    c->state = RLX__WELCOME, c->silence = 60, c->answered = 0;
-    c->limit = RLX__HANDSHAKE + (c->config.environment_parameters ? (size_t)c->config.environments * RLX__NUMBERS : 0);
+    c->state = RLX__WELCOME, c->silence = 60, c->answered = 0, c->limit = RLX__HANDSHAKE;
     return rlx__hello(c);
 }
 

@@ -576,7 +576,7 @@ static void test_wrong_parameters(void) {
         rlx_close(c);
     }
     environment_parameters = 1;
-    for (i = 0; i <= sizeof names / sizeof *names; i++) { /* at last, more values than fit in a welcome */
+    for (i = 0; i <= sizeof names / sizeof *names; i++) { /* at last, too few values */
         int named = i < sizeof names / sizeof *names;
         rlx_config config = point(&transport, named ? 2 : 65536);
         Part hi = welcome(1048576, 2);
@@ -590,6 +590,25 @@ static void test_wrong_parameters(void) {
         rlx_close(c);
     }
     environment_parameters = 0;
+}
+
+/* A server may send a longer welcome with parameters, but the hello has the limit of all hellos. */
+static void test_long_hello_is_not_sent(void) {
+    static double bounds[9000]; /* more than 64 KiB */
+    static const uint32_t shape[1] = {9000};
+    int i;
+    for (i = 0; i < 2; i++) {
+        rlx_transport transport = memory_transport(&memory);
+        rlx_config config = point(&transport, 64);
+        char why[256];
+        rlx_client *c;
+        memset(&config.observation, 0, sizeof config.observation), config.observation.kind = RLX_BOX;
+        config.observation.dtype = RLX_FLOAT64, config.observation.axes = 1, config.observation.shape = shape;
+        config.observation.low = bounds, config.observation.lows = 9000, config.environment_parameters = i;
+        CHECK((c = rlx_open(&config, why)) != NULL), memory.size = 0;
+        CHECK(rlx_connect(c) == RLX_FAILED && strstr(rlx_reason(c), "longer than the server accepts") && memory.size == 0);
+        rlx_close(c);
+    }
 }
 
 /* The flag must be in the hello and in the welcome, or in neither. */
@@ -675,6 +694,7 @@ int main(void) {
     test_chosen_actions();
     test_environment_parameters();
     test_wrong_parameters();
+    test_long_hello_is_not_sent();
     test_flag_of_welcome();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();
