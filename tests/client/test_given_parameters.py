@@ -73,7 +73,7 @@ def test_episodes_of_a_vector_begin_with_the_newest_values(mode: AutoresetMode, 
 
 
 @FORMS
-def test_episodes_of_one_environment_begin_with_the_newest_values(form: Any) -> None:
+def test_episodes_of_one_env_begin_with_the_newest_values(form: Any) -> None:
     with RlxPeer(serve_heights(1)) as peer:
         run(Hill(), peer.address, episodes=3, parameters=form)
         heights = [init.observation[0][0, 0] for init in peer.received(rlx.Init)]

@@ -37,7 +37,7 @@ def start_offline_server(
     """Start the server. Return it and its address.
 
     `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`. `parameters`: what changes of the
-    parameters of environments; by default there are none.
+    parameters of environments; empty: the server has no parameters.
     """
     config = write_config(folder, algorithm, **settings)
     values = {f"relaax.server.rlx_server.{name}": value for name, value in (constants or {}).items()}
