@@ -55,8 +55,8 @@ class StepColumns:
 
 
 @dataclass(frozen=True)
-class Description:
-    """What is recorded: the spaces of the environment, its name, and its number of frames per step."""
+class RecordedSpaces:
+    """The spaces of a recorded environment, its name, and its number of frames per step."""
 
     observation_space: Space
     action_space: Space
@@ -104,7 +104,7 @@ class Description:
         }
 
     @classmethod
-    def of(cls, schema: pa.Schema) -> Description:
+    def of(cls, schema: pa.Schema) -> RecordedSpaces:
         """Return the description in a file's schema. Raises RecordingError."""
         text = (schema.metadata or {}).get(METADATA)
         if text is None:
@@ -152,7 +152,7 @@ class Description:
 def leaf_of(column: pa.ChunkedArray, element: ElementarySpace) -> Array:
     """Return a column without nulls as a leaf [T, ...]. Raises RecordingError if it has another type or length."""
     if column.null_count:
-        raise RecordingError("it has missing values")
+        raise RecordingError("a row has no value")
     size = int(np.prod(element.shape, dtype=np.int64))
     numbers = column.combine_chunks()
     if element.shape:

@@ -1,4 +1,4 @@
-"""A player of recorded episodes: a client whose environments repeat what was recorded, and choose all actions."""
+"""A player of recorded episodes: a client whose environments repeat them, and choose all actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax.client import TrainingFinished, VectorClient
-from relaax.demonstrations.columns import Description, StepColumns
+from relaax.demonstrations.columns import RecordedSpaces, StepColumns
 from relaax.demonstrations.reading import RecordedEpisodes
 from relaax.rlx import Leaves, Space
 
@@ -40,13 +40,13 @@ def _endless(recorded: RecordedEpisodes, rng: np.random.Generator) -> Episodes:
 
 def _play(
     address: str,
-    description: Description,
+    description: RecordedSpaces,
     begin: Callable[[], Episodes],
     environments: int,
     show: Callable[[int], None],
     settings: dict[str, Any],
 ) -> bool:
-    """Play episodes until there are no more, in any environment. Return whether the training had not ended before.
+    """Play episodes until an environment finds none. Return whether the training had not ended before.
 
     Recorded returns are not those of the agent, so the client reports none.
     """

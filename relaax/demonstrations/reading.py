@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from relaax.demonstrations.columns import Array, Description, RecordingError, StepColumns, leaf_of
+from relaax.demonstrations.columns import Array, RecordedSpaces, RecordingError, StepColumns, leaf_of
 from relaax.rlx import ElementarySpace, Leaves
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck, is_within
@@ -24,7 +24,7 @@ _DAMAGED = (OSError, pa.ArrowException, ValueError, MemoryError)
 class RecordedEpisodes:
     """The episodes of a Parquet file, or of all Parquet files of a folder. Raises RecordingError.
 
-    `description`: what was recorded; it is the same in all files. `episodes`, `steps`: their numbers. `mean_return` and
+    `description`: spaces and environment, the same in all files. `episodes`, `steps`: their numbers. `mean_return` and
     `returns` are of all episodes. All files are read and checked once, and again in each iteration, one at a time.
     """
 
@@ -70,7 +70,7 @@ class RecordedEpisodes:
 class _File:
     """The checked columns of one file. Raises RecordingError."""
 
-    def __init__(self, table: pa.Table, description: Description) -> None:
+    def __init__(self, table: pa.Table, description: RecordedSpaces) -> None:
         self._table, self._description = table, description
         self._rows = len(table)
         self._observations = self._leaves(description.observation)
@@ -142,7 +142,7 @@ class _File:
 
     def _column(self, name: str) -> pa.ChunkedArray:
         if name not in self._table.column_names:
-            raise RecordingError(f"column {name} is missing")
+            raise RecordingError(f"there is no column {name}")
         return self._table.column(name)
 
     def _numbers(self, name: str, kind: pa.DataType) -> Any:
@@ -172,9 +172,9 @@ def _paths(path: Path) -> list[Path]:
     return [path]
 
 
-def _description(path: Path) -> Description:
+def _description(path: Path) -> RecordedSpaces:
     try:
-        return Description.of(pq.read_schema(path))
+        return RecordedSpaces.of(pq.read_schema(path))
     except RecordingError as error:
         raise RecordingError(f"{path}: {error}") from None
     except _DAMAGED as error:

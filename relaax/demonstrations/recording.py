@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relaax.demonstrations.columns import Description
+from relaax.demonstrations.columns import RecordedSpaces
 from relaax.demonstrations.recorder import EpisodeRecorder
 from relaax.demonstrations.writing import EpisodeFiles
 from relaax.rlx import Hello
@@ -15,5 +15,5 @@ class Recording:
 
     def __init__(self, folder: Path, hello: Hello) -> None:
         spaces = hello.observation_space, hello.action_space
-        self.files = EpisodeFiles(folder, Description(*spaces, hello.environment, hello.frame_skip))
+        self.files = EpisodeFiles(folder, RecordedSpaces(*spaces, hello.environment, hello.frame_skip))
         self.recorder = EpisodeRecorder(hello.environments, self.files.add)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from relaax.demonstrations.columns import Description, StepColumns
+from relaax.demonstrations.columns import RecordedSpaces, StepColumns
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class EpisodeFiles:
     After an error of the disk nothing more is written, and the error is logged: a training does not depend on it.
     """
 
-    def __init__(self, folder: Path, description: Description, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path, description: RecordedSpaces, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._description, self._clock = folder, description, clock
         self._name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
         self._files = self._episodes = self._bytes = 0

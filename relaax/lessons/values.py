@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # the configuration of a process is read before numpy is imported
+    import numpy as np
+    import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
+    Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def draw(values: Mapping[str, ValueRange], of: Draw) -> Numbers:
     Parameters whose values are constant use up a random number too, so that the numbers of the others do not change if
     a range becomes a constant.
     """
+    import numpy as np
+
     shares = np.random.default_rng([of.seed, of.joined, of.actor, of.number]).random(len(values))
     return np.array([one.at(share) for one, share in zip(values.values(), shares.tolist(), strict=True)], np.float64)
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.demonstrations.columns import Description
+from relaax.demonstrations.columns import RecordedSpaces
 from relaax.demonstrations.reading import RecordedEpisodes
 from relaax.rlx import Box, Discrete
 from support.pages import ROOT
@@ -19,7 +19,7 @@ from support.processes import Processes, Running, project_command, wait_until
 from support.recordings import arrays_of, steps_of, written
 
 RELAAX = project_command("relaax")
-CART = Description(Box(shape=(4,)), Discrete(2), "CartPole-v1")
+CART = RecordedSpaces(Box(shape=(4,)), Discrete(2), "CartPole-v1")
 
 pytestmark = pytest.mark.checks("relaax/demonstrations", "relaax/cli/demonstrations", "relaax/server/rlx_server")
 
@@ -47,7 +47,7 @@ def test_random_actions_are_recorded_in_all_environments(tmp_path: Path, process
 
 def test_played_episodes_are_those_that_were_recorded(tmp_path: Path, processes: Processes) -> None:
     """Record episodes, load them to a second server that records, and compare: nothing changes on the way."""
-    description = Description(Box(shape=(4,)), Discrete(3), "race", 4)
+    description = RecordedSpaces(Box(shape=(4,)), Discrete(3), "race", 4)
     rng = np.random.default_rng(0)
     first = [steps_of(description, length, truncated=length % 2 == 0, rng=rng) for length in (3, 1, 4, 2)]
     written(tmp_path / "first", *first, description=description)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relaax.demonstrations.columns import Description, RecordingError, StepColumns
+from relaax.demonstrations.columns import RecordedSpaces, RecordingError, StepColumns
 from relaax.demonstrations.reading import RecordedEpisodes
 from relaax.demonstrations.writing import FIRST_SECONDS, LARGE, EpisodeFiles
 from relaax.rlx import Box, Dict, Discrete
@@ -21,7 +21,7 @@ from support.recordings import arrays_of, written
 from support.rlx_strategies import leaves, spaces
 
 OBSERVATION = Dict({"camera": Box(0, 255, (2, 3, 1), "uint8"), "speed": Box(shape=())})
-DESCRIPTION = Description(OBSERVATION, Discrete(3), "race", 4)
+DESCRIPTION = RecordedSpaces(OBSERVATION, Discrete(3), "race", 4)
 
 pytestmark = pytest.mark.checks("relaax/demonstrations", "relaax/rlx/spaces.py")
 
@@ -40,7 +40,7 @@ def steps_of(length: int, truncated: bool = False) -> StepColumns:
 
 
 @st.composite
-def episodes_of(draw: st.DrawFn, description: Description) -> StepColumns:
+def episodes_of(draw: st.DrawFn, description: RecordedSpaces) -> StepColumns:
     length, truncated = draw(st.integers(1, 4)), draw(st.booleans())
     return StepColumns(
         draw(leaves(description.observation_space, length)),
@@ -56,7 +56,7 @@ def episodes_of(draw: st.DrawFn, description: Description) -> StepColumns:
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60)
 @given(data=st.data())
 def test_read_episodes_equal_the_written_ones_in_any_space(data: st.DataObject) -> None:
-    description = Description(data.draw(spaces), data.draw(spaces), "any", 2)
+    description = RecordedSpaces(data.draw(spaces), data.draw(spaces), "any", 2)
     episodes = data.draw(st.lists(episodes_of(description), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
         found = RecordedEpisodes(written(Path(folder), *episodes, description=description))
@@ -77,7 +77,7 @@ def test_counts_and_returns_are_those_of_all_files(tmp_path: Path) -> None:
     assert one.episodes in (1, 2)
 
 
-def test_shuffled_episodes_are_all_episodes_in_an_order_of_the_seed(tmp_path: Path) -> None:
+def test_seed_decides_the_order_of_shuffled_episodes(tmp_path: Path) -> None:
     for _ in range(3):
         written(tmp_path, *(steps_of(length) for length in range(1, 6)), description=DESCRIPTION)
     found = RecordedEpisodes(tmp_path)
@@ -117,7 +117,7 @@ def test_files_appear_complete_and_seldom(tmp_path: Path) -> None:
 
 
 def test_large_episodes_are_written_at_once(tmp_path: Path) -> None:
-    files = EpisodeFiles(tmp_path, Description(Box(shape=(LARGE // 4,)), Discrete(2)), lambda: 0.0)
+    files = EpisodeFiles(tmp_path, RecordedSpaces(Box(shape=(LARGE // 4,)), Discrete(2)), lambda: 0.0)
     one = np.ones(1, np.bool_)
     files.add(
         StepColumns([np.zeros((1, LARGE // 4), np.float32)], [np.zeros(1, np.int64)], one, one * 1.0, True, False)
@@ -127,7 +127,7 @@ def test_large_episodes_are_written_at_once(tmp_path: Path) -> None:
 
 
 def test_full_disk_ends_the_recording_with_one_error(disk: Any, caplog: pytest.LogCaptureFixture) -> None:
-    files = EpisodeFiles(disk.path, Description(Box(shape=(100_000,)), Discrete(2)))
+    files = EpisodeFiles(disk.path, RecordedSpaces(Box(shape=(100_000,)), Discrete(2)))
     noise = np.random.default_rng(0).random((2, 100_000), np.float32)
     episode = StepColumns([noise], [np.zeros(2, np.int64)], np.ones(2, np.bool_), np.ones(2), True, False)
     for _ in range(3):
@@ -165,7 +165,7 @@ NAMES = ["a", "a", "a", "b", "b"]
             "its format is 2; this version reads 1",
         ),
         (lambda table: table.replace_schema_metadata({b"relaax": b"[]"}), "its description is not valid"),
-        (changed(lambda columns: columns.pop("reward")), "column reward is missing"),
+        (changed(lambda columns: columns.pop("reward")), "there is no column reward"),
         (put("reward", pa.array([1, 2, 3, 4, 5])), "column reward: its type is int64; double is expected"),
         (put("reward", pa.array([1.0, None, 3, 4, 5])), "column reward: it has missing values"),
         (put("reward", pa.array([1.0, np.nan, 3, 4, 5])), "row 1: the reward is nan"),
@@ -214,7 +214,7 @@ def test_damaged_missing_and_different_files_are_refused(tmp_path: Path) -> None
     with pytest.raises(RecordingError, match="it is not a Parquet file"):
         RecordedEpisodes(path)
     path.write_bytes(content)
-    written(tmp_path, steps_of(3), description=Description(OBSERVATION, Discrete(4), "race", 4))
+    written(tmp_path, steps_of(3), description=RecordedSpaces(OBSERVATION, Discrete(4), "race", 4))
     with pytest.raises(RecordingError, match="it has another description than"):
         RecordedEpisodes(tmp_path)
 

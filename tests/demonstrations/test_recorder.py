@@ -44,7 +44,7 @@ def rewards(*numbers: float) -> Any:
     return np.array(numbers, np.float64)
 
 
-def test_same_step_episodes_have_their_own_observations_and_final_one() -> None:
+def test_same_step_episodes_have_their_final_observation() -> None:
     recorded, found = recording(Autoreset.SAME_STEP)
     session = recorded.session
     session.init(Init(obs(0, 10)))
@@ -87,7 +87,7 @@ def test_chosen_actions_replace_the_agents() -> None:
     ]
 
 
-def test_episodes_before_a_reset_are_recorded_at_once_and_only_once() -> None:
+def test_episodes_that_a_reset_ends_are_recorded_once() -> None:
     recorded, found = recording(Autoreset.DISABLED)
     session = recorded.session
     session.init(Init(obs(0, 10)))

@@ -9,8 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 import relaax
+from relaax.cli.app import app
 from relaax.cli.live.top import ServiceWatcher
 from relaax.cli.run.progress import ProgressReader
 from relaax.parameters import parameter_server_pb2 as pb
@@ -70,5 +72,6 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
         watcher = ServiceWatcher([Target(server.address)])
         watcher.snapshot()
         watcher.close()
+        CliRunner().invoke(app, ["set", server.address, "gravity=1"])
         assert set(seconds) == METHODS
         assert all(left is not None and left <= LONGEST for times in seconds.values() for left in times), seconds

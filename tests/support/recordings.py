@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax.demonstrations.columns import Description, StepColumns
+from relaax.demonstrations.columns import RecordedSpaces, StepColumns
 from relaax.demonstrations.writing import EpisodeFiles
 
 
 def steps_of(
-    description: Description, length: int, truncated: bool = False, rng: np.random.Generator | None = None
+    description: RecordedSpaces, length: int, truncated: bool = False, rng: np.random.Generator | None = None
 ) -> StepColumns:
     """Return an episode with a Box as observation and a Discrete action; without `rng`, of zeros."""
     (seen,), (choice,) = description.observation_space.elements(), description.action_space.elements()
@@ -33,7 +33,7 @@ def steps_of(
     )
 
 
-def written(folder: Path, *episodes: StepColumns, description: Description) -> Path:
+def written(folder: Path, *episodes: StepColumns, description: RecordedSpaces) -> Path:
     """Write episodes to one file of a folder, and return the folder."""
     files = EpisodeFiles(folder, description)
     for episode in episodes:

@@ -94,7 +94,7 @@ def _server(
     listens = bind or (_DEFAULT_BIND if not (command or config or agent) else "localhost:0")
     if agent is None:
         settings = {"record": str(folder), "bind": listens}
-        arguments = ["-m", "relaax.server.rlx_server.random_actions", json.dumps(settings)]
+        arguments = ["-m", "relaax.server.rlx_server.random_server", json.dumps(settings)]
     else:
         arguments = ["-m", "relaax.server.rlx_server.main", "--checkpoint", agent, "--record", str(folder)]
         arguments += ["--bind", listens, *(["--config", config] if config else [])]

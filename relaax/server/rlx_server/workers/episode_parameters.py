@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax import rlx
-from relaax.lessons.values import Draw, Drawn, Edition, Numbers, draw
+from relaax.lessons.values import Draw, Drawn, Edition, draw
+
+if TYPE_CHECKING:
+    from relaax.lessons.values import Numbers
 
 Mask = npt.NDArray[np.bool_]
 

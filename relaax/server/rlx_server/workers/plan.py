@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import ConfigBase
@@ -57,8 +58,6 @@ class WorkerPlan:
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
     """Import the algorithm at `path`, relative to `folder`, and check its `section`. Raises ConfigurationError."""
     if path == RANDOM:
-        from relaax.server.rlx_server.random_actions import random_plan
-
         return random_plan(settings)
     load_tensorflow_quietly()
     check_record(settings)
@@ -88,6 +87,17 @@ def check_record(settings: RlxServerSection) -> None:
             pass
     except OSError as error:
         raise ConfigurationError(f"relaax-rlx-server.record {settings.record}: {error.strerror}") from None
+
+
+def random_plan(settings: RlxServerSection) -> WorkerPlan:
+    """Return the plan of workers that act at random, without a parameter server. Raises ConfigurationError."""
+    from relaax.nn.devices import CPU
+    from relaax.server.rlx_server.random_actions import NoParameters, RandomActions
+
+    check_record(settings)
+    exports = SimpleNamespace(Config=ConfigBase, Agent=RandomActions)
+    algorithm = Algorithm(RANDOM, Path(__file__), exports)
+    return WorkerPlan(settings, algorithm, ConfigBase(path=RANDOM), CPU, NoParameters)
 
 
 def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:
