@@ -1,0 +1,1 @@
+"""Connect Four, a game of two players."""
