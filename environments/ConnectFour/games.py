@@ -84,7 +84,7 @@ class Games:
         """Return a picture of the first game, uint8 [192, 224, 3]: the player's stones are red."""
         colors = np.array([[255, 255, 255], [220, 40, 40], [40, 80, 220]], np.uint8)
         cells = colors[self.boards.stones[0, ::-1]]
-        up, right = np.mgrid[-1 : 1 : 32j, -1 : 1 : 32j]
+        up, right = np.mgrid[-1:1:32j, -1:1:32j]
         inside = np.tile(up**2 + right**2 < 0.8, (6, 7))[..., None]
         return np.where(inside, cells.repeat(32, axis=0).repeat(32, axis=1), np.uint8(128))
 

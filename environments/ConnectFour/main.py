@@ -48,9 +48,9 @@ def parser() -> argparse.ArgumentParser:
     result = command.parser(PROGRAM, "Play Connect Four against an RLX server.", "a name for logs")
     add: Any = result.add_argument
     text = (
-        "who plays the other side: self, a connection in exploit mode, which acts with older checkpoints if the server's"
-        " configuration has opponents; random; or blocks, which wins at once or blocks, if it can (self; random without"
-        " training)"
+        "who plays the other side: self, a connection in exploit mode, which acts with older checkpoints if the"
+        " configuration of the server has opponents; random; or blocks, which wins at once or blocks, if it can (self;"
+        " random without training)"
     )
     add("--opponent", choices=(SELF, "random", "blocks"), help=text)
     return result

@@ -8,7 +8,7 @@ from relaax.checkpoint.checkpoint import Checkpoint, manifest_key
 from relaax.checkpoint.lease import Lease, LeaseHeld, LeaseLost, LeaseWaitInterrupted
 from relaax.checkpoint.local import LocalStore
 from relaax.checkpoint.location import open_location, open_store, s3_location
-from relaax.checkpoint.manager import CheckpointManager, NoUsableCheckpoint
+from relaax.checkpoint.manager import CheckpointManager, Milestones, NoUsableCheckpoint
 from relaax.checkpoint.manifest import FORMAT, Damaged, LaterFormat, highest_fence, sequence
 from relaax.checkpoint.store import (
     Conflict,
@@ -37,6 +37,7 @@ __all__ = [
     "NoUsableCheckpoint",
     "NotFound",
     "LaterFormat",
+    "Milestones",
     "Store",
     "StoreUnavailable",
     "StoreError",

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from relaax.checkpoint.array_file import Arrays, to_buffers
 from relaax.checkpoint.checkpoint import (
@@ -30,6 +30,7 @@ from relaax.checkpoint.manifest import (
     decode_manifest,
     encode_manifest,
     is_id,
+    milestones,
     owner,
     part_key,
     sequence,
@@ -75,6 +76,17 @@ Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 """Names of parts, or a function that selects them from a manifest."""
 
 
+class Milestones(NamedTuple):
+    """Checkpoints to keep: of the first ones at or after each multiple of `every` global steps, the newest `keep`."""
+
+    keep: int
+    every: int
+
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return these checkpoints out of `ids`, newest first."""
+        return milestones(ids, self.every)[: self.keep]
+
+
 class CheckpointManager:
     """The checkpoints of one store. Used by one thread at a time, and by one writer at a time.
 
@@ -89,8 +101,15 @@ class CheckpointManager:
     """
 
     def __init__(
-        self, store: Store, keep: int = 5, keep_best: int = 1, lease: Lease | None = None, finite: bool = True
+        self,
+        store: Store,
+        keep: int = 5,
+        keep_best: int = 1,
+        lease: Lease | None = None,
+        finite: bool = True,
+        milestones: Milestones | None = None,
     ) -> None:
+        """`keep`, `keep_best`, `milestones`: the newest, the best and other checkpoints that `save` does not delete."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.store = store
@@ -98,6 +117,7 @@ class CheckpointManager:
         self._keep = keep
         self._keep_best = keep_best
         self._finite = finite
+        self._milestones = milestones
         self._damaged: dict[str, str] = {}  # ids of unusable checkpoints, with the reasons
         self._highest = 0  # highest sequence number that was seen or assigned
         self._leftovers: set[str] = set()  # keys that are not needed and could not be deleted
@@ -334,9 +354,9 @@ class CheckpointManager:
         return False
 
     def _delete_old(self) -> None:
-        """Delete all but the newest and the best. The last saved one is among the newest, so a usable one remains.
+        """Delete all but the newest, the best and the milestones.
 
-        If a checkpoint older than the newest has no manifest, it was abandoned. Its parts are deleted too: one of them
+        The last saved one is among the newest, so a usable one remains. If a checkpoint older than the newest has no manifest, it was abandoned. Its parts are deleted too: one of them
         may have been written after `abandon`. Checkpoints that are set aside or cannot be read are kept and not
         counted.
         """
@@ -349,6 +369,7 @@ class CheckpointManager:
         evaluated = evaluations(self.store, keys, good)
         best = ranked(returns, evaluated)[: self._keep_best]
         keep = {*good[: self._keep], *best, *in_progress(evaluated), *(set(found) - set(good)), *set_aside(keys)}
+        keep.update(self._milestones.among(good) if self._milestones else ())
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()

@@ -41,6 +41,12 @@ def sequence(checkpoint_id: str) -> int:
     return int(match.group(1)) if match else 0
 
 
+def global_step_of(checkpoint_id: str) -> int:
+    """Return a checkpoint's global step; 0 if `checkpoint_id` is not an id."""
+    match = _ID.fullmatch(checkpoint_id)
+    return int(match.group(2)) if match else 0
+
+
 def highest_fence(store: Store) -> int:
     """Return the highest fence of a store's checkpoints, also unfinished ones; 0 without any. Raises StoreError."""
     return max((age(owner(key))[0] for key in store.list()), default=0)
@@ -50,6 +56,17 @@ def age(checkpoint_id: str) -> tuple[int, int]:
     """Return the sort key by age. The fence comes first, because a superseded writer may still write later."""
     match = _ID.fullmatch(checkpoint_id)
     return (int(match.group(3) or 0), int(match.group(1))) if match else (0, 0)
+
+
+def milestones(ids: Iterable[str], every: int) -> list[str]:
+    """Return the first checkpoint at or after each multiple of `every` global steps, newest first."""
+    found: list[str] = []
+    passed = 0
+    for checkpoint_id in sorted(ids, key=age):
+        if (count := global_step_of(checkpoint_id) // every) > passed:
+            passed = count
+            found.insert(0, checkpoint_id)
+    return found
 
 
 FORMAT = 1

@@ -14,9 +14,11 @@ from relaax.configuration.errors import nearest_file, unknown_configuration
 from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
 from relaax.configuration.lesson_sections import (
     CURRICULUM,
+    OPPONENTS,
     PARAMETERS,
     CurriculumSection,
     EnvironmentParametersSection,
+    OpponentsSection,
     curriculum_of,
 )
 from relaax.configuration.roles import SECTIONS, relaax_roles
@@ -100,6 +102,11 @@ class Configuration:
     def run(self) -> RunSection:
         """The section `relaax-run`."""
         return cast(RunSection, self.sections["relaax-run"])
+
+    @property
+    def opponents(self) -> OpponentsSection:
+        """The section `opponents`."""
+        return cast(OpponentsSection, self.sections[OPPONENTS])
 
     def curriculum(self) -> Curriculum | None:
         """Return the parameters of environments and their lessons, at the start; None without parameters.

@@ -1,4 +1,4 @@
-"""The sections `environment-parameters` and `curriculum`."""
+"""The sections `environment-parameters`, `curriculum` and `opponents`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relaax.lessons.curriculum import Curriculum, Lesson
 from relaax.lessons.values import ValueRange
 from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_NUMBER
 
-PARAMETERS, CURRICULUM = "environment-parameters", "curriculum"
+PARAMETERS, CURRICULUM, OPPONENTS = "environment-parameters", "curriculum", "opponents"
 """Names of the sections."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMS = "a number, {low: 0, high: 1} or {choices: [1, 2, 4]} is expected"
@@ -167,6 +167,25 @@ class CurriculumSection(Section):
         names = [lesson.name for lesson in self.lessons if lesson.name]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two lessons have the name {twice!r}")
+        return self
+
+
+class OpponentsSection(Section):
+    """`opponents`: self-play: connections in exploit mode act with older checkpoints, another one in each episode."""
+
+    keep: int = Field(10, ge=1, le=1000, description="Number of the newest checkpoints that opponents act with.")
+    every: int | None = Field(
+        None,
+        ge=1,
+        description="Environment steps between these checkpoints, such as 50000; null: no opponents.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check_every(self) -> OpponentsSection:
+        if self.every is None and "keep" in self.model_fields_set and self.keep != 10:
+            raise ValueError(
+                "keep has no effect without every: add the steps between checkpoints, such as every: 50000"
+            )
         return self
 
 

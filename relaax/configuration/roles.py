@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from relaax.configuration.lesson_sections import (
     CURRICULUM,
+    OPPONENTS,
     PARAMETERS,
     CurriculumSection,
     EnvironmentParametersSection,
+    OpponentsSection,
 )
 from relaax.configuration.sections import (
     ClusterSection,
@@ -235,6 +237,7 @@ SECTIONS: dict[str, type[Section]] = {
     "relaax-cluster": ClusterSection,
     PARAMETERS: EnvironmentParametersSection,
     CURRICULUM: CurriculumSection,
+    OPPONENTS: OpponentsSection,
 }
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 

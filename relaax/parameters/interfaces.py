@@ -158,6 +158,9 @@ class MetricsRecorder(ABC):
     def gauge(self, name: str, value: float) -> None:  # noqa: B027
         """Set a gauge of this worker, its server or its machine (see `relaax.metrics.fleet`)."""
 
+    def game(self, checkpoint_id: str, episode_return: float) -> None:  # noqa: B027
+        """Record the return of an episode that this worker played with a checkpoint against the training."""
+
     @abstractmethod
     def statistic(self, name: str, moments: Moments) -> None:
         """Add samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).

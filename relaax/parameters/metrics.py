@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import TypeVar
 
 from relaax.lessons.values import Drawn
 from relaax.metrics.histogram import Histogram
@@ -15,17 +16,19 @@ from relaax.parameters.moments import Moments
 REPORT_INTERVAL = 1.0
 """Minimum seconds between two reports that are sent without a push."""
 _EPISODES_PER_REPORT = 4_096
+_Result = TypeVar("_Result")
 
 
 class MetricsCollector(MetricsRecorder):
-    """Collector of episodes in order, sums of scalars, histograms, gauges, and merged statistics.
+    """Collector of episodes and games in order, sums of scalars, histograms, gauges, and merged statistics.
 
-    If more than `max_episodes` are pending, the oldest are dropped. Statistics are sent with pushes only; reports
-    contain everything else. The methods raise ValueError for an invalid name.
+    If more than `max_episodes` of either are pending, the oldest are dropped. Statistics are sent with pushes only;
+    reports contain everything else. The methods raise ValueError for an invalid name.
     """
 
     def __init__(self, max_episodes: int = 65_536) -> None:
         self._episodes: deque[pb.EpisodeResult] = deque(maxlen=max_episodes)
+        self._games: deque[pb.GameResult] = deque(maxlen=max_episodes)
         self._scalars: dict[str, tuple[float, int]] = {}
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, float] = {}
@@ -33,7 +36,7 @@ class MetricsCollector(MetricsRecorder):
 
     def __bool__(self) -> bool:
         """Return whether there is anything to report."""
-        return bool(self._episodes or self._scalars or self._histograms or self._gauges)
+        return bool(self._episodes or self._games or self._scalars or self._histograms or self._gauges)
 
     def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         result = pb.EpisodeResult(episode_return=episode_return, length=length)
@@ -42,6 +45,9 @@ class MetricsCollector(MetricsRecorder):
             result.number = drawn.of.number
             result.parameters.extend(drawn.numbers.tolist())
         self._episodes.append(result)
+
+    def game(self, checkpoint_id: str, episode_return: float) -> None:
+        self._games.append(pb.GameResult(checkpoint=checkpoint_id, episode_return=episode_return))
 
     def scalar(self, name: str, value: float) -> None:
         if name not in self._scalars:
@@ -70,13 +76,14 @@ class MetricsCollector(MetricsRecorder):
 
     def take_report(self) -> pb.MetricsReport:
         """Return the gathered metrics and clear them. Episodes beyond the limit of a report stay for the next one."""
-        count = min(len(self._episodes), _EPISODES_PER_REPORT)
-        episodes = [self._episodes.popleft() for _ in range(count)]
+        episodes = _pop_first(self._episodes)
+        games = _pop_first(self._games)
         scalars, self._scalars = self._scalars, {}
         histograms, self._histograms = self._histograms, {}
         gauges, self._gauges = self._gauges, {}
         return pb.MetricsReport(
             episodes=episodes,
+            games=games,
             scalars=[pb.ScalarSum(name=name, sum=total, count=n) for name, (total, n) in scalars.items()],
             histograms=[
                 pb.Histogram(name=name, buckets=histogram.counts.keys(), counts=histogram.counts.values())
@@ -84,6 +91,11 @@ class MetricsCollector(MetricsRecorder):
             ],
             gauges=[pb.Gauge(name=name, value=value) for name, value in gauges.items()],
         )
+
+
+def _pop_first(results: deque[_Result]) -> list[_Result]:
+    """Remove and return the first results, as many as a report may have."""
+    return [results.popleft() for _ in range(min(len(results), _EPISODES_PER_REPORT))]
 
 
 class Reports:

@@ -57,6 +57,8 @@ class TrainingStatus:
     lesson_name: str = ""
     lesson_return: float | None = None
     environment_parameters: str = ""
+    opponent_win_rate: float | None = None
+    elo: float | None = None
 
     @property
     def discarded_for(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,11 +39,16 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The last saved checkpoint. `time` is Unix time in seconds."""
+    """The last saved checkpoint. `location` ends with its id. `time` is Unix time in seconds."""
 
     location: str
     global_step: int
     time: float
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The checkpoint's id."""
+        return self.location.rpartition("/")[2]
 
 
 class CheckpointLate(Exception):
@@ -71,8 +77,8 @@ class Saver(Protocol):
 class Checkpointer:
     """A thread that saves a state every `interval` seconds. Training does not wait for the store.
 
-    If `steps` is given, a checkpoint is also saved `steps` environment steps after the last one; `step` returns the
-    present step.
+    If `steps` is given, a checkpoint is also saved `steps` environment steps after the last one; with `every`, one when
+    the step passes a multiple of `every`. `step` returns the present step.
 
     The first checkpoints of a training are saved earlier (`EARLY`), so that a crash soon after the start does not lose
     all of it. `made` is the number of checkpoints that the training already has, and these count as early ones.
@@ -98,6 +104,7 @@ class Checkpointer:
         spool: Spool | None = None,
         on_late: Callable[[str], None] = lambda why: None,
         steps: int | None = None,
+        every: int | None = None,
         step: Callable[[], int] = lambda: 0,
         counted: str = "global step",
     ) -> None:
@@ -124,9 +131,10 @@ class Checkpointer:
         self._wait = wait or self._stop.wait
         self._spool = spool
         self._steps = steps
+        self._every = every
         self._step = step
         self._counted = counted
-        self._next_step = step() + (steps or 0)
+        self._next_step = self._due_step()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -222,15 +230,21 @@ class Checkpointer:
         """Return the seconds until the next checkpoint. An early one stays due until it is saved."""
         return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
 
+    def _due_step(self) -> float:
+        """Return the step of the next checkpoint; infinity if none is saved by steps."""
+        step = self._step()
+        after = math.inf if self._steps is None else step + self._steps
+        return after if self._every is None else min(after, (step // self._every + 1) * self._every)
+
     def _wait_until_due(self, seconds: float) -> bool:
         """Wait until a checkpoint is due. Return whether saving must end. After a failure, steps are ignored."""
-        if self._steps is None or self._failing:
+        if self._next_step == math.inf or self._failing:
             return self._wait(seconds)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._step() < self._next_step:
             if self._wait(min(left, LOOK_SECONDS)):
                 return True
-        self._next_step = self._step() + self._steps
+        self._next_step = self._due_step()
         return self._stop.is_set()
 
     def _run(self) -> None:

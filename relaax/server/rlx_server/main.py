@@ -23,7 +23,7 @@ from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admiss
 from relaax.server.rlx_server.listening.listener import Listener, Spawner
 from relaax.server.rlx_server.listening.status import StatusPipe
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
-from relaax.server.rlx_server.workers.plan import plan_workers
+from relaax.server.rlx_server.workers.plan import opponent_keys, plan_workers
 from relaax.server.rlx_server.workers.spawners import ForkSpawner, SpawnSpawner, UnsafeFork, device_refusal
 
 _log = logging.getLogger("relaax.server.rlx_server")
@@ -97,9 +97,10 @@ def _spawner(
     """Return the spawner that `worker_start` selects. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
+    opponents = opponent_keys(configuration)
     if settings.worker_start == "spawn":
-        return SpawnSpawner(settings, section, path, folder, folders, meters, authentication)
-    plan = plan_workers(settings, section, path, folder)
+        return SpawnSpawner(settings, section, path, folder, folders, meters, authentication, opponents)
+    plan = plan_workers(settings, section, path, folder, opponents)
     spawner = ForkSpawner(plan, folders, meters, authentication)
     refusal = device_refusal(plan.device)
     if refusal is not None:

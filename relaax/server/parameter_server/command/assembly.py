@@ -18,12 +18,13 @@ import safetensors
 
 import relaax
 from relaax.algorithm_base import ConfigBase
-from relaax.checkpoint import Checkpoint, CheckpointManager, StoreUnavailable, open_store, sequence
+from relaax.checkpoint import Checkpoint, CheckpointManager, Milestones, StoreUnavailable, open_store, sequence
 from relaax.configuration import Configuration, ParameterServerSection, redacted
 from relaax.configuration.key_types import UnknownHomeError
 from relaax.hosting.fingerprint import first_difference
 from relaax.hosting.loader import Algorithm
 from relaax.lessons.episode_log import EpisodeLog
+from relaax.lessons.ratings import OpponentRatings
 from relaax.metrics import MetricsWriter
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription
@@ -52,13 +53,22 @@ _log = logging.getLogger(__name__)
 
 
 def open_manager(
-    section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
+    section: ParameterServerSection,
+    ends: EndRequests,
+    closing: ExitStack,
+    leads: bool = True,
+    milestones: Milestones | None = None,
 ) -> CheckpointManager | None:
-    """Return the manager of checkpoints; None if no location is configured. For arguments see `open_leased`."""
+    """Return the manager of checkpoints; None if no location is configured.
+
+    `milestones`: of the opponents. For other arguments see `open_leased`.
+    """
     if (opened := open_leased(section, ends, closing, leads)) is None:
         return None
     store, lease = opened
-    return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
+    return CheckpointManager(
+        store, section.checkpoints_kept, section.best_checkpoints_kept, lease, milestones=milestones
+    )
 
 
 def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
@@ -116,6 +126,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     section = configuration.parameter_server
     credentials = read_credentials(section)
     position = ShardPosition(section.shard, section.shards)
+    opponents = configuration.opponents
     config = algorithm.configure(configuration.algorithm)
     models = AlgorithmModels(algorithm, config, other_training(section))
     core = ParameterServerCore(
@@ -125,9 +136,11 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
         on_finished=lambda: ends.put(Reason.FINISHED),
         position=position,
         curriculum=configuration.curriculum() if position.index == 0 else None,
+        ratings=OpponentRatings(opponents.keep, opponents.every) if opponents.every and position.index == 0 else None,
     )
     core.description = description(algorithm.name, config)
-    manager = open_manager(section, ends, closing, leads=position.index == 0)
+    milestones = Milestones(opponents.keep, opponents.every) if opponents.every else None
+    manager = open_manager(section, ends, closing, leads=position.index == 0, milestones=milestones)
     if manager is None:
         _log.warning("no checkpoint location is configured: the model is lost when this process ends")
     made, spool = 0, None
@@ -147,6 +160,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
         Checkpointer,
         interval=section.checkpoint_interval,
         steps=section.checkpoint_steps,
+        every=opponents.every,
         step=lambda: core.global_step,
         on_saved=core.checkpoint_saved,
         on_late=core.checkpoint_late,

@@ -17,6 +17,7 @@ from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.hosting.fingerprint import SPACES
 from relaax.lessons.curriculum import Curriculum
+from relaax.lessons.ratings import OpponentRatings
 from relaax.lessons.values import Edition
 from relaax.metrics import Aggregator
 from relaax.metrics.system import available_memory
@@ -52,8 +53,8 @@ from relaax.server.ports.shared_budget import SharedBudget
 
 _log = logging.getLogger(__name__)
 
-CURRICULUM = "curriculum"
-"""The key of a manifest for the state of the lessons."""
+CURRICULUM, OPPONENTS = "curriculum", "opponents"
+"""The keys of a manifest for the state of the lessons, and for the ratings of the opponents."""
 CUT = 30.0
 """Seconds for which updates are held while the only shard of a model copies its state. Beyond it, the checkpoint is
 late.
@@ -82,6 +83,7 @@ class ParameterServerCore:
         position: ShardPosition = ShardPosition(),  # noqa: B008 - it is a value
         access: ModelAccess | None = None,
         curriculum: Curriculum | None = None,
+        ratings: OpponentRatings | None = None,
     ) -> None:
         self.position = position
         self.access = access or ModelAccess()
@@ -101,7 +103,7 @@ class ParameterServerCore:
         """Algorithm and configuration for status requests; set by the assembly."""
         self.on_episodes: Callable[[int, Iterable[pb.EpisodeResult]], None] = lambda global_step, episodes: None
         """Called with the global step and the episodes whose parameters the server set."""
-        self._curriculum = curriculum
+        self._curriculum, self._ratings = curriculum, ratings
         self._model_factory, self._difference = model_factory, difference
         self._facts, self._on_finished = dict(facts or {}), on_finished
         self._finish_reported = False
@@ -170,6 +172,10 @@ class ParameterServerCore:
                 if self._curriculum is not None and CURRICULUM in checkpoint.manifest:
                     with errors_as_damaged(CURRICULUM):
                         self._curriculum.restore(checkpoint.manifest[CURRICULUM])
+                if self._ratings is not None and OPPONENTS in checkpoint.manifest:
+                    with errors_as_damaged("ratings"):
+                        self._ratings.restore(checkpoint.manifest[OPPONENTS])
+                    self._ratings.add_checkpoint(checkpoint.checkpoint_id, checkpoint.manifest["global_step"])
             self.incarnation = incarnation
             self.model = model
             self.origin = incarnation, self.global_step
@@ -283,6 +289,11 @@ class ParameterServerCore:
         progress = step / model.spec.max_global_step if model else 0.0
         self._curriculum.record(((episode.edition, episode.episode_return) for episode in recorded), progress)
 
+    def record_games(self, games: Iterable[pb.GameResult]) -> None:
+        """Count games of the policy against its checkpoints."""
+        if self._ratings is not None:
+            self._ratings.record((game.checkpoint, game.episode_return) for game in games)
+
     def deregister(self, worker_id: str) -> None:
         """Remove a worker. No effect if it is unknown."""
         self.registry.remove(worker_id)
@@ -295,6 +306,8 @@ class ParameterServerCore:
     def checkpoint_saved(self, saved: Saved) -> None:
         """Record the newest checkpoint."""
         self._saved, self._save_error = saved, ""
+        if self._ratings is not None:
+            self._ratings.add_checkpoint(saved.checkpoint_id, saved.global_step)
 
     def checkpoint_late(self, why: str) -> None:
         """Record that the last attempt to save a checkpoint failed."""
@@ -321,6 +334,10 @@ class ParameterServerCore:
                 scalars["lesson/number"] = float(self._curriculum.edition.lesson + 1)
                 if (mean := self._curriculum.mean_return) is not None:
                     scalars["lesson/mean_return"] = mean
+            if self._ratings is not None:
+                scalars["opponents/elo"] = self._ratings.rating
+                if (share := self._ratings.win_rate) is not None:
+                    scalars["opponents/win_rate"] = share
             if (age := model.shard.target_age) is not None:
                 scalars[f"target/age_{age[0]}"] = float(age[1])
             self._workers_written = workers
@@ -384,6 +401,8 @@ class ParameterServerCore:
             discarded_returns=self.metrics.discarded_returns,
             outlying_clients=model.shard.outlying_clients if model else 0,
             **self._lesson_status(),
+            opponent_win_rate=self._ratings.win_rate if self._ratings else None,
+            elo=self._ratings.rating if self._ratings else None,
         )
 
     def _lesson_status(self) -> dict[str, Any]:
@@ -455,6 +474,8 @@ class ParameterServerCore:
         }
         if self._curriculum is not None:
             manifest[CURRICULUM] = self._curriculum.as_json()
+        if self._ratings is not None:
+            manifest[OPPONENTS] = self._ratings.as_json()
         return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> PushResult | None:

@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import replace
 
+from relaax.checkpoint.manifest import is_id
 from relaax.configuration.errors import unknown
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
@@ -113,9 +114,16 @@ def check_report(report: pb.MetricsReport) -> None:
     Returns, gauges and clients' scalars must be within RLX's bounds. Scalars of the algorithm may be NaN, because a
     loss that becomes NaN must be visible.
     """
-    longest = max(len(report.episodes), len(report.scalars), len(report.histograms), len(report.gauges))
+    entries = report.episodes, report.scalars, report.histograms, report.gauges, report.games
+    longest = max(len(found) for found in entries)
     if longest > _MAX_ENTRIES:
         raise InvalidRequest(f"a report may have at most {_MAX_ENTRIES} entries, not {longest}")
+    for game in report.games:
+        if not is_return(game.episode_return) or not is_id(game.checkpoint):
+            raise InvalidRequest(
+                f"a game needs the id of a checkpoint and a return within RLX's bounds, not "
+                f"{game.checkpoint[:MAX_TEXT]!r} and {game.episode_return}"
+            )
     for episode in report.episodes:
         if not is_return(episode.episode_return):
             raise InvalidRequest(f"episode return {episode.episode_return} is not within RLX's bounds")
@@ -424,6 +432,7 @@ class ParameterService:
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.add_report(report, env_steps)
         self._core.record_lesson(report.episodes)
+        self._core.record_games(report.games)
         actor = worker.actors[0] if worker.purpose.acts else None
         self._core.periodic_metrics.add_report(worker.worker_id, actor, env_steps, report)
 

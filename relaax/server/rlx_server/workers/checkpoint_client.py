@@ -110,7 +110,8 @@ class CheckpointClient(ParameterClientBase):
                 return
             try:
                 checkpoint = self._manager.load(checkpoint_id)
-                pulled = self._pulled_of(checkpoint)
+                version = self._pulled.version + 1 if self._pulled is not None else 0
+                pulled = pulled_of(checkpoint, self._fingerprint, self._config, version)
             except (Damaged, StoreError, ValueError, LookupError) as error:
                 _log.warning("skipped unusable checkpoint %s: %s", checkpoint_id, error)
                 continue
@@ -120,20 +121,25 @@ class CheckpointClient(ParameterClientBase):
             self.edition = curriculum.final_edition if curriculum else None
             return
 
-    def _pulled_of(self, checkpoint: Checkpoint) -> Pulled:
-        try:
-            check_origin(checkpoint, self._fingerprint, "the client's")
-        except ModelRefused as error:
-            raise ParameterServerError(str(error)) from None
-        there = checkpoint.manifest["fingerprint"].get("configuration", {})
-        changed = changed_keys(there, self._config)
-        if changed:
-            which = "; ".join(map(str, changed))
-            raise ParameterServerError(f"checkpoint {checkpoint.checkpoint_id} has a different configuration: {which}")
-        parameters = np.asarray(full_vector(checkpoint, PARAMETERS), np.float32)
-        parameters.flags.writeable = False
-        arrays = {name: array for part in checkpoint.parts.values() for name, array in part.items()}
-        version = self._pulled.version + 1 if self._pulled is not None else 0
-        manifest = checkpoint.manifest
-        frames = int(manifest.get("frames", 0))
-        return Pulled(parameters, version, int(manifest["global_step"]), from_arrays(arrays), frames)
+
+def pulled_of(checkpoint: Checkpoint, fingerprint: str, config: ConfigBase, version: int = 0) -> Pulled:
+    """Return the parameters and statistics of a checkpoint, as a pull returns them.
+
+    Raises ParameterServerError if the checkpoint is of another model, or if keys of `config` that must not change on
+    resume have other values.
+    """
+    try:
+        check_origin(checkpoint, fingerprint, "the client's")
+    except ModelRefused as error:
+        raise ParameterServerError(str(error)) from None
+    there = checkpoint.manifest["fingerprint"].get("configuration", {})
+    changed = changed_keys(there, config)
+    if changed:
+        which = "; ".join(map(str, changed))
+        raise ParameterServerError(f"checkpoint {checkpoint.checkpoint_id} has a different configuration: {which}")
+    parameters = np.asarray(full_vector(checkpoint, PARAMETERS), np.float32)
+    parameters.flags.writeable = False
+    arrays = {name: array for part in checkpoint.parts.values() for name, array in part.items()}
+    manifest = checkpoint.manifest
+    frames = int(manifest.get("frames", 0))
+    return Pulled(parameters, version, int(manifest["global_step"]), from_arrays(arrays), frames)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import ConfigBase
-from relaax.checkpoint import StoreError
-from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.checkpoint import LocalStore, Milestones, Store, StoreError, open_store
+from relaax.configuration import Configuration, ConfigurationError, RlxServerSection
 from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.libraries import missing
 from relaax.parameters.interfaces import ParameterClientBase
@@ -23,6 +23,7 @@ from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
 if TYPE_CHECKING:
+    from relaax.server.rlx_server.workers.opponents import OpponentSource
     from relaax.transport.channel import Target
 
 
@@ -36,6 +37,7 @@ class WorkerPlan:
 
     device: the device that computes (see `relaax.nn.devices`).
     make_replay: returns a connected replay memory; None if the algorithm uses none, or workers only act.
+    opponents: the checkpoints with which connections in exploit mode act; None if they act with the newest parameters.
     """
 
     settings: RlxServerSection
@@ -44,6 +46,7 @@ class WorkerPlan:
     device: str
     make_client: Callable[[], ParameterClientBase]
     make_replay: MakeReplay | None = None
+    opponents: OpponentSource | None = None
 
     def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
         """Return the replay memory of a connection, or None. `client`: its authenticated name. Raises ReplayError."""
@@ -55,7 +58,13 @@ class WorkerPlan:
         )
 
 
-def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
+def plan_workers(
+    settings: RlxServerSection,
+    section: Mapping[str, Any],
+    path: str,
+    folder: Path,
+    opponents: OpponentKeys | None = None,
+) -> WorkerPlan:
     """Import the algorithm at `path`, relative to `folder`, and check its `section`. Raises ConfigurationError."""
     if path == RANDOM:
         return random_plan(settings)
@@ -71,7 +80,71 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     replay = replay_source(settings, algorithm)
     device = device_of(settings, config)
     algorithm.prepare(config, device)
-    return WorkerPlan(settings, algorithm, config, device, source, replay)
+    return WorkerPlan(settings, algorithm, config, device, source, replay, opponent_source(opponents))
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentKeys:
+    """The section `opponents`, and the location of checkpoints in `relaax-parameter-server`.
+
+    Its fields are JSON, for workers in new processes.
+    """
+
+    keep: int
+    every: int
+    checkpoint_dir: str | None
+    checkpoint_aws_s3: Sequence[str] | None
+    aws_keys: str | None
+    aws_endpoint: str | None
+
+    def open_store(self) -> Store:
+        """Return the store of the checkpoints. Raises StoreError, ConfigurationError and ModuleNotFoundError."""
+        if self.checkpoint_aws_s3 is not None:
+            return open_store(self.checkpoint_aws_s3, self.aws_keys, self.aws_endpoint)
+        assert self.checkpoint_dir is not None, "opponent_keys requires a location"
+        return LocalStore(self.checkpoint_dir)
+
+
+def opponent_keys(configuration: Configuration) -> OpponentKeys | None:
+    """Return the keys of opponents; None without them, or if the server acts with checkpoints itself.
+
+    Raises ConfigurationError if the parameter server's checkpoints have no location.
+    """
+    section, stored = configuration.opponents, configuration.parameter_server
+    if section.every is None or configuration.rlx_server.checkpoint is not None:
+        return None
+    if stored.checkpoint_dir is None and stored.checkpoint_aws_s3 is None:
+        raise ConfigurationError(
+            "opponents act with the checkpoints of the parameter server, and relaax-parameter-server has no location "
+            "for them: set checkpoint-dir or checkpoint-aws-s3, or omit opponents"
+        )
+    s3 = stored.checkpoint_aws_s3
+    return OpponentKeys(
+        section.keep,
+        section.every,
+        stored.checkpoint_dir,
+        None if s3 is None else tuple(s3),
+        stored.aws_keys,
+        stored.aws_endpoint,
+    )
+
+
+def opponent_source(keys: OpponentKeys | None) -> OpponentSource | None:
+    """Return where workers find the checkpoints of opponents; None without opponents.
+
+    Raises ConfigurationError if the store cannot be opened.
+    """
+    if keys is None:
+        return None
+    from relaax.server.rlx_server.workers.opponents import OpponentSource  # before the fork, so that workers share it
+
+    try:
+        keys.open_store().check()
+    except (StoreError, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"opponents: this server cannot open the checkpoints of the parameter server: {missing(error) or error}"
+        ) from None
+    return OpponentSource(keys.open_store, Milestones(keys.keep, keys.every))
 
 
 def check_record(settings: RlxServerSection) -> None:

@@ -48,10 +48,13 @@ class AgentSession:
         clock: Callable[[], float] = time.perf_counter,
         parameters: EpisodeParameters | None = None,
         recorder: EpisodeRecorder | None = None,
+        opponent_of: Callable[[int], str] | None = None,
     ) -> None:
         """`parameters`: of the environments; None without `Welcome.environment_parameters`.
 
         `recorder`: a recorder of their episodes; None without `relaax-rlx-server.record`.
+        `opponent_of`: returns the id of the checkpoint that plays an environment's episode, or "" for none; None if the
+        agent does not act with checkpoints.
         """
         hello, welcome = connection.hello, connection.welcome
         assert hello is not None and welcome is not None, "a session begins after the handshake"
@@ -66,8 +69,7 @@ class AgentSession:
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
         self._has_next_step = bool(self._next_step.any())
-        self._parameters = parameters
-        self._recorder = recorder
+        self._parameters, self._recorder, self._opponent_of = parameters, recorder, opponent_of
         self._episodes = EpisodeCounter(hello.environments)
         self._reported_starts = ReportedStarts(hello.environments)
         self._was_reset = False  # whether the agent was
@@ -274,6 +276,8 @@ class AgentSession:
         if self._exploit:
             self._metrics.scalar("exploit/episode_return", episode_return)
             self._metrics.scalar("exploit/episode_length", length)
+            if self._opponent_of is not None and (checkpoint_id := self._opponent_of(environment)):
+                self._metrics.game(checkpoint_id, episode_return)
         else:
             drawn = self._parameters.of(environment) if self._parameters else None
             self._metrics.episode(episode_return, length, drawn)

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from relaax.server.rlx_server.clients.accounts import OPEN, Authentication, read
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, own_folder
 from relaax.server.rlx_server.worker_reports import WorkerReports, report_sockets
-from relaax.server.rlx_server.workers.plan import WorkerPlan, plan_workers
+from relaax.server.rlx_server.workers.plan import OpponentKeys, WorkerPlan, plan_workers
 from relaax.server.rlx_server.workers.worker import Worker
 
 COMMAND = command_of("relaax.server.rlx_server.workers.spawners")
@@ -204,6 +205,7 @@ class SpawnSpawner(_Spawner):
         folders: WorkerFolders,
         meters: Meters,
         authentication: Authentication = OPEN,
+        opponents: OpponentKeys | None = None,
     ) -> None:
         super().__init__(folders, meters, authentication)
         self._orders = {
@@ -212,6 +214,7 @@ class SpawnSpawner(_Spawner):
             "path": path,
             "folder": str(folder),
             "meters": [meters.rows, meters.buckets],
+            "opponents": None if opponents is None else asdict(opponents),
         }
         self._check_start()
 
@@ -268,7 +271,8 @@ def _run_orders(connection: int, lifeline: int, reports: int, memory: int, order
 
     def load() -> WorkerPlan:
         with _exit_with(lifeline):
-            return plan_workers(settings, orders["section"], orders["path"], Path(orders["folder"]))
+            opponents = orders["opponents"] and OpponentKeys(**orders["opponents"])
+            return plan_workers(settings, orders["section"], orders["path"], Path(orders["folder"]), opponents)
 
     if connection == NO_DESCRIPTOR:
         with contextlib.suppress(BrokenPipeError):  # the server has died

@@ -239,10 +239,11 @@ class Worker:
     ) -> int:
         exploit = hello.mode == rlx.Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
+        described = fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space)
         registered = self._run_interruptibly(
             client.register,
             Registration(
-                fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
+                fingerprint=described,
                 session_id=session_id,
                 environments=hello.environments,
                 purpose=EXPLOIT if exploit else TRAIN,
@@ -302,7 +303,16 @@ class Worker:
                 client=label,
                 out_of_step=out_of_step,
             )
-            agent = self._run_interruptibly(plan.algorithm.Agent, plan.config, context)
+            opponent_of: Callable[[int], str] | None = None
+            agent: AgentBase
+            if exploit and plan.opponents is not None:
+                agent = opponent = plan.opponents.agent(
+                    plan.algorithm.Agent, plan.config, context, described, registered.global_step
+                )
+                opponent_of = opponent.checkpoint_of
+                _log.info("%s plays with older checkpoints", label)
+            else:
+                agent = self._run_interruptibly(plan.algorithm.Agent, plan.config, context)
             ended.callback(agent.close)
             measures = WorkerMetrics(client.metrics, sampler)
             ended.callback(measures.report)
@@ -315,6 +325,7 @@ class Worker:
                 client.metrics,
                 parameters=parameters,
                 recorder=recording.recorder if recording else None,
+                opponent_of=opponent_of,
             )
             between = [*([client.flush] if exploit else []), *([recording.files.write_if_due] if recording else [])]
             return self._answer_messages(init, session, agent, measures, between)
