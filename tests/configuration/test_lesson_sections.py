@@ -1,7 +1,8 @@
-"""The sections `environment-parameters` and `curriculum`."""
+"""The sections `environment-parameters`, `curriculum` and `opponents`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,39 @@ def test_too_many_parameters_are_refused(tmp_path: Path) -> None:
     path.write_text("environment-parameters:\n" + "".join(f"  p{i}: 1\n" for i in range(65)), "utf-8")
     with pytest.raises(ConfigurationError, match="65 parameters are given; at most 64 are possible"):
         load_configuration(path)
+
+
+def written(tmp_path: Path, opponents: str) -> Path:
+    path = tmp_path / "self_play.yaml"
+    path.write_text(f"opponents: {opponents}\nalgorithm: {{path: da3c}}\n", "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "keep", "every"),
+    [("{keep: 5, every: 50000}", 5, 50_000), ("{every: 7}", 10, 7), ("{}", 10, None), ("null", 10, None)],
+)
+def test_opponents_of_a_file(tmp_path: Path, text: str, keep: int, every: int | None) -> None:
+    section = load_configuration(written(tmp_path, text)).opponents
+    assert (section.keep, section.every) == (keep, every)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{keep: 5}", "keep has no effect without every: add the steps between checkpoints, such as every: 50000"),
+        ("{keep: 0, every: 5}", "opponents.keep: "),
+        ("{every: 0}", "opponents.every: "),
+        ("{evry: 5}", "did you mean 'every'"),
+    ],
+)
+def test_wrong_opponents_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        load_configuration(written(tmp_path, text))
+
+
+def test_effective_configuration_keeps_opponents_off(tmp_path: Path) -> None:
+    effective = load_configuration(written(tmp_path, "null")).as_dict()
+    path = tmp_path / "effective.yaml"
+    path.write_text(json.dumps(effective), "utf-8")
+    assert load_configuration(path).opponents.every is None

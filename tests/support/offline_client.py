@@ -27,9 +27,13 @@ class OfflineMetrics(MetricsRecorder):
         """The parameters of the episodes."""
         self.scalars: list[tuple[str, float]] = []
         self.statistics: list[tuple[str, Moments]] = []
+        self.games: list[tuple[str, float]] = []
 
     def scalar(self, name: str, value: float) -> None:
         self.scalars.append((name, value))
+
+    def game(self, checkpoint_id: str, episode_return: float) -> None:
+        self.games.append((checkpoint_id, episode_return))
 
     def statistic(self, name: str, moments: Moments) -> None:
         self.statistics.append((name, moments))

@@ -18,6 +18,7 @@ from relaax.algorithm_base.config import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.hosting.fingerprint import first_difference
 from relaax.lessons.curriculum import Curriculum
+from relaax.lessons.ratings import OpponentRatings
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import Vector
 from relaax.parameters.client import ParameterClient
@@ -103,6 +104,7 @@ class Running:
         interval: float,
         status_bind: str | None,
         curriculum: Curriculum | None = None,
+        ratings: OpponentRatings | None = None,
     ) -> None:
         self._ends = EndRequests()
         self.core = ParameterServerCore(
@@ -110,6 +112,7 @@ class Running:
             first_difference,
             on_finished=lambda: self._ends.put(Reason.FINISHED),
             curriculum=curriculum,
+            ratings=ratings,
         )
         checkpointer = None
         if directory is not None:
@@ -185,9 +188,10 @@ def running(
     interval: float = 1000.0,
     status_bind: str | None = None,
     curriculum: Curriculum | None = None,
+    ratings: OpponentRatings | None = None,
 ) -> Iterator[Running]:
     """Start a server, and end it at the end of the block."""
-    server = Running(models or Models(), directory, address, interval, status_bind, curriculum)
+    server = Running(models or Models(), directory, address, interval, status_bind, curriculum, ratings)
     server.start()
     try:
         yield server

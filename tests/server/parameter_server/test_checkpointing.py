@@ -86,6 +86,27 @@ def test_number_of_steps_saves_before_the_interval(model: Model, store: MemorySt
         checkpointer.stop()
 
 
+@pytest.mark.parametrize("steps", [None, 10])
+def test_passing_a_multiple_of_steps_saves(model: Model, store: MemoryStore, steps: int | None) -> None:
+    saved: queue.SimpleQueue[Saved] = queue.SimpleQueue()
+    model.step = 120
+    checkpointer = Checkpointer(
+        CheckpointManager(store), model, 1000, saved.put, steps=steps, every=50, step=lambda: model.step or 0
+    )
+    checkpointer.start()
+    try:
+        saving = {130, 140, 150} if steps else {150, 260, 300}
+        for step in (130, 140, 149, 150) if steps else (149, 150, 199, 260, 299, 300):
+            model.step = step
+            if step in saving:
+                assert saved.get(timeout=10).global_step == step
+            else:
+                with pytest.raises(queue.Empty):
+                    saved.get(timeout=3 * LOOK_SECONDS)
+    finally:
+        checkpointer.stop()
+
+
 def test_missing_model_is_not_saved(model: Model, store: MemoryStore, make: Make) -> None:
     model.step = None
     assert make(1000)[0].save()
