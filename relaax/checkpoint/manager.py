@@ -356,9 +356,9 @@ class CheckpointManager:
     def _delete_old(self) -> None:
         """Delete all but the newest, the best and the milestones.
 
-        The last saved one is among the newest, so a usable one remains. If a checkpoint older than the newest has no manifest, it was abandoned. Its parts are deleted too: one of them
-        may have been written after `abandon`. Checkpoints that are set aside or cannot be read are kept and not
-        counted.
+        The last saved one is among the newest, so a usable one remains. If a checkpoint older than the newest has no
+        manifest, it was abandoned. Its parts are deleted too: one of them may have been written after `abandon`.
+        Checkpoints that are set aside or cannot be read are kept and not counted.
         """
         keys = self.store.list()
         found = self._published(keys)

@@ -182,7 +182,7 @@ class OpponentsSection(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_every(self) -> OpponentsSection:
-        if self.every is None and "keep" in self.model_fields_set and self.keep != 10:
+        if "keep" in self.model_fields_set and "every" not in self.model_fields_set:
             raise ValueError(
                 "keep has no effect without every: add the steps between checkpoints, such as every: 50000"
             )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete
-from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.checkpoint import LocalStore
 from relaax.client import Box as ClientBox
 from relaax.client import Client, Failure
 from relaax.client import Discrete as ClientDiscrete
@@ -23,46 +23,13 @@ from relaax.parameters.interfaces import (
     Registration,
 )
 from relaax.server.rlx_server.workers.checkpoint_client import CHECK_SECONDS, CheckpointClient
-from support.policy_files import bundled
+from support.acting_checkpoints import KEYS, Checkpoints
 from support.processes import Processes, wait_until
 from support.programs import program
 from support.s3_server import keys_file, s3_server
 from support.service import RELAAX, RLX_SERVER
 
 SPACES = {"observation_space": ClientBox(shape=(3,)), "action_space": ClientDiscrete(2)}
-KEYS = {"network": {"dense": [4]}, "normalize_rewards": None}
-
-
-class Checkpoints:
-    """A folder of checkpoints whose policy always takes one action, set by a bias."""
-
-    def __init__(self, folder: Path, **keys: object) -> None:
-        algorithm = bundled("da3c")
-        config = algorithm.configure({"path": "da3c", **KEYS, **keys})
-        self.config = config
-        self.fingerprint = fingerprint("da3c", config, Box(shape=(3,)), Discrete(2))
-        self.size = len(algorithm.ParameterServer(config, Box(shape=(3,)), Discrete(2)).initial_parameters(0))
-        self.manager = CheckpointManager(LocalStore(folder))
-
-    def save(self, global_step: int, action: int) -> str:
-        """Save a checkpoint of two shards whose policy takes `action`; return its id."""
-        from relaax.algorithm_base.network import NetworkConfig, network_for
-
-        spec = network_for(
-            NetworkConfig(dense=[4]), Box(shape=(3,)), {"policy": 2, "value": 1}, None, groups=(("policy",), ("value",))
-        )
-        vector = np.zeros(self.size, np.float32)
-        spec.layout().views(vector)["policy/bias"][action] = 5.0
-        middle = self.size // 2
-        parts = {"shard-0": {"parameters": vector[:middle]}, "shard-1": {"parameters": vector[middle:]}}
-        manifest = {
-            "fingerprint": json.loads(self.fingerprint),
-            "shards": [
-                {"part": "shard-0", "start": 0, "end": middle},
-                {"part": "shard-1", "start": middle, "end": self.size},
-            ],
-        }
-        return self.manager.save(global_step, parts, manifest).checkpoint_id
 
 
 def registration(checkpoints: Checkpoints, session: str = "a") -> Registration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import ConfigBase
-from relaax.checkpoint import LocalStore, Milestones, Store, StoreError, open_store
+from relaax.checkpoint import LocalStore, Milestones, Store, StoreError, StoreUnavailable, open_store
 from relaax.configuration import Configuration, ConfigurationError, RlxServerSection
 from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.libraries import missing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from relaax.server.rlx_server.workers.opponents import OpponentSource
     from relaax.transport.channel import Target
 
+
+_log = logging.getLogger(__name__)
 
 RANDOM = "random"
 """The path of an algorithm that acts at random, without a parameter server."""
@@ -139,7 +142,11 @@ def opponent_source(keys: OpponentKeys | None) -> OpponentSource | None:
     from relaax.server.rlx_server.workers.opponents import OpponentSource  # before the fork, so that workers share it
 
     try:
-        keys.open_store().check()
+        store = keys.open_store()
+        store.check()
+        store.list()
+    except StoreUnavailable as error:
+        _log.warning("opponents: %s; workers try again", error)
     except (StoreError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"opponents: this server cannot open the checkpoints of the parameter server: {missing(error) or error}"
