@@ -29,8 +29,11 @@ def status_of(address: str) -> Any:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 
-def write_service_config(folder: Path, **algorithm: Any) -> Path:
-    """Write a configuration of da3c with a small network. `algorithm`: additional keys of the algorithm."""
+def write_service_config(folder: Path, opponents: Mapping[str, int] | None = None, **algorithm: Any) -> Path:
+    """Write a configuration of da3c with a small network.
+
+    `opponents`: the section of this name. `algorithm`: additional keys of the algorithm.
+    """
     document = {
         "relaax-parameter-server": {
             "bind": "127.0.0.1:0",
@@ -38,6 +41,7 @@ def write_service_config(folder: Path, **algorithm: Any) -> Path:
             "metrics-dir": str(folder / "metrics"),
         },
         "relaax-rlx-server": {"bind": "127.0.0.1:0", "heartbeat": 1, "timeout": None},
+        "opponents": opponents,
         "algorithm": {"path": "da3c", "network": {"dense": [8]}, "max_global_step": 10_000_000, **algorithm},
     }
     path = folder / "service.yaml"

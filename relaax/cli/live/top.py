@@ -163,6 +163,8 @@ class ServiceWatcher:
             "lesson_name": status.lesson_name,
             "lesson_return": _optional(status, "lesson_return"),
             "environment_parameters": status.environment_parameters,
+            "opponent_win_rate": _optional(status, "opponent_win_rate"),
+            "elo": _optional(status, "elo"),
         }, workers
 
     def _replay_shard(self, view: ReplayShardView) -> dict[str, Any]:
@@ -268,7 +270,13 @@ def service_tables(state: Mapping[str, Any]) -> Any:
     """Return the tables of a `ServiceWatcher.snapshot`, for rich."""
     blank = Text()
     replay = [_replay_table(state), *_errors(state["replay"]), blank] if state["replay"] else []
-    shards = [_shard_table(state), *_errors(state["shards"]), *_parameters(state["shards"][0]), blank]
+    shards = [
+        _shard_table(state),
+        *_errors(state["shards"]),
+        *_parameters(state["shards"][0]),
+        *_opponents(state["shards"][0]),
+        blank,
+    ]
     return Group(*shards, *replay, _server_table(state), blank, _worker_table(state))
 
 
@@ -280,6 +288,14 @@ def _parameters(shard: Mapping[str, Any]) -> list[Any]:
         mean = _number(shard["lesson_return"])
         text = f"lesson {shard['lesson']} of {shard['lessons']}{name}, mean return {mean}: {text}"
     return [Text(text)] if text else []
+
+
+def _opponents(shard: Mapping[str, Any]) -> list[Any]:
+    """Return a line with the games against older checkpoints, if there are opponents."""
+    if shard.get("elo") is None:
+        return []
+    share = shard["opponent_win_rate"]
+    return [Text(f"opponents: {'–' if share is None else f'{share:.0%}'} won, Elo {shard['elo']:,.0f}")]
 
 
 def _errors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:

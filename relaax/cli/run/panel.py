@@ -129,6 +129,7 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
         f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  "
         + (f"lesson {_lesson(progress)}  " if progress.lessons else "")
+        + (f"against opponents {_opponents(progress)}  " if progress.elo is not None else "")
         + f"{_workers(progress)} workers"
         + (f"  {progress.learners} learner{'s' * (progress.learners > 1)}" if progress.learners else "")
         + memory
@@ -144,6 +145,10 @@ def _workers(progress: Progress) -> str:
 def _lesson(progress: Progress) -> str:
     name = f" ({progress.lesson_name})" if progress.lesson_name else ""
     return f"{progress.lesson} of {progress.lessons}{name}, mean return {_number(progress.lesson_return)}"
+
+
+def _opponents(progress: Progress) -> str:
+    return f"{_number(progress.opponent_win_rate, '{:.0%} won'.format)}, Elo {_number(progress.elo, '{:,.0f}'.format)}"
 
 
 def _checkpoint_parts(progress: Progress) -> tuple[str, str]:
@@ -218,6 +223,7 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
         ("mean return", mean),
         ("best mean return", _number(progress.best_mean_return_100)),
         *([("lesson", _lesson(progress))] if progress.lessons else []),
+        *([("opponents", _opponents(progress))] if progress.elo is not None else []),
         ("time", _duration(progress.seconds)),
         ("left, at most", _duration(left)),
         ("workers", _workers(progress)),
