@@ -30,6 +30,7 @@ from planted_errors_of_control import CONTROL_ERRORS
 from planted_errors_of_demonstrations import DEMONSTRATION_ERRORS
 from planted_errors_of_operation import OPERATION_ERRORS
 from planted_errors_of_ppo import PPO_ERRORS
+from planted_errors_of_self_play import SELF_PLAY_ERRORS
 from planted_errors_of_takeover import TAKEOVER_ERRORS
 
 from support.planting import Planted, planted
@@ -2596,6 +2597,7 @@ ERRORS = (
     *PPO_ERRORS,
     *DEMONSTRATION_ERRORS,
     *TAKEOVER_ERRORS,
+    *SELF_PLAY_ERRORS,
 )
 
 SOAK_ERRORS = (

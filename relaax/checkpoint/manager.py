@@ -368,8 +368,8 @@ class CheckpointManager:
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
         evaluated = evaluations(self.store, keys, good)
         best = ranked(returns, evaluated)[: self._keep_best]
+        best += self._milestones.among(good) if self._milestones else []
         keep = {*good[: self._keep], *best, *in_progress(evaluated), *(set(found) - set(good)), *set_aside(keys)}
-        keep.update(self._milestones.among(good) if self._milestones else ())
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()

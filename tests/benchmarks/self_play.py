@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from environments.ConnectFour.boards import Boards, Scripted
-from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.algorithm_base import load_algorithm
+from relaax.bundled import bundled_folder
+from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.files import write_whole
+from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.lessons.ratings import INITIAL
 from relaax.policy import Policy, load
-from relaax.policy.file import policy_of
+from relaax.policy.file import PARAMETERS, policy_of
 
 Player = Callable[[Boards, int], npt.NDArray[Any]]
 """Returns a column for each board, integers [N], given the boards and the player's side (1 or -1)."""
@@ -55,16 +60,28 @@ def player_of(policy: Policy) -> Player:
     return choose
 
 
+def untrained(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with the parameters with which its training began, by its seed."""
+    manifest = checkpoint.manifest
+    described, *spaces = parse_fingerprint(json.dumps(manifest["fingerprint"]))
+    algorithm = load_algorithm(described["algorithm"], bundled_folder("algorithms"))
+    config = algorithm.configure({**described["configuration"], "path": str(algorithm.source)})
+    vector = algorithm.ParameterServer(config, *spaces).initial_parameters(manifest["seed"])
+    (part,) = checkpoint.parts
+    begun = {**manifest, "global_step": 0, "opponents": {"rating": INITIAL}}
+    return Checkpoint(checkpoint.checkpoint_id, {part: {**checkpoint.parts[part], PARAMETERS: vector}}, begun)
+
+
 def measure(location: Path, games: int, every: int) -> list[dict[str, Any]]:
-    """Return a row for each `every`-th checkpoint of a folder, oldest first, and for the newest."""
+    """Return a row for the network before the training, for each `every`-th checkpoint of a folder, and the newest."""
     manager = CheckpointManager(LocalStore(location))
     ids = manager.published()[::-1]
     ids = [*ids[:-1:every], ids[-1]]
     players: list[Player] = []
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for checkpoint_id in ids:
-            checkpoint = manager.load(checkpoint_id)
+        first = manager.load(ids[0])
+        for checkpoint in (untrained(first), *map(manager.load, ids)):
             file = Path(folder) / "policy.safetensors"
             write_whole(file, policy_of(checkpoint))
             players.append(player_of(load(file, greedy=False, seed=len(players))))
