@@ -16,17 +16,17 @@ PLAYER, RIVAL = 1, -1
 class Rival(Protocol):
     """The player of the other side, in all games."""
 
-    def begin(self, games: Games) -> Array:
+    def begin(self, games: ConnectFourGames) -> Array:
         """Return the first columns, integers [N]."""
 
-    def move(self, games: Games, rewards: Array, ended: Array) -> Array:
+    def move(self, games: ConnectFourGames, rewards: Array, ended: Array) -> Array:
         """Return the next columns, integers [N]. `rewards`, `ended`: what its last columns led to."""
 
     def close(self) -> None:
         """Release what it uses."""
 
 
-class Games:
+class ConnectFourGames:
     """N games against a rival, as a vector for `relaax.client.run`.
 
     In each step the player drops a stone in all games, then the rival. Where a stone ends a game, the other side begins
@@ -37,7 +37,7 @@ class Games:
     single_observation_space = Dict(
         {
             "action_mask": Box(0, 1, shape=(7,), dtype="int8"),  # columns that are not full
-            "stones": Box(0, 1, shape=(2, 6, 7), dtype="int8"),  # own ones, then those of the other side
+            "stones": Box(0, 1, shape=(2, 6, 7), dtype="int8"),  # own stones, then the other side
         }
     )
     single_action_space = Discrete(7)
@@ -99,11 +99,11 @@ class ScriptedRival:
     def __init__(self, name: str, seed: int | None) -> None:
         self._player = command.sibling_module(__package__, "boards").Scripted(name, seed)
 
-    def begin(self, games: Games) -> Array:
+    def begin(self, games: ConnectFourGames) -> Array:
         columns: Array = self._player.choose(games.boards, RIVAL)
         return columns
 
-    def move(self, games: Games, rewards: Array, ended: Array) -> Array:
+    def move(self, games: ConnectFourGames, rewards: Array, ended: Array) -> Array:
         return self.begin(games)
 
     def close(self) -> None: ...
@@ -119,21 +119,21 @@ class OlderSelf:
         self._client = VectorClient(
             address,
             environments=count,
-            observation_space=Games.single_observation_space,
-            action_space=Games.single_action_space,
+            observation_space=ConnectFourGames.single_observation_space,
+            action_space=ConnectFourGames.single_action_space,
             mode="exploit",
             **settings,
         )
         self._is_playing = False
 
-    def begin(self, games: Games) -> Array:
+    def begin(self, games: ConnectFourGames) -> Array:
         if self._is_playing:
             self._client.reset(np.zeros(games.num_envs))
         self._is_playing = True
         columns: Array = self._client.init(games.observe(RIVAL))
         return columns
 
-    def move(self, games: Games, rewards: Array, ended: Array) -> Array:
+    def move(self, games: ConnectFourGames, rewards: Array, ended: Array) -> Array:
         columns: Array = self._client.step(rewards, games.observe(RIVAL), ended)
         return columns
 

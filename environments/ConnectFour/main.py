@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     else:
         both = {key: settings[key] for key in _OF_BOTH}
         rival = games.OlderSelf(arguments.address, count, environment=f"{arguments.name} (opponent)", **both)
-    vector = games.Games(count, rival, seed)
+    vector = games.ConnectFourGames(count, rival, seed)
     try:
         return run(vector, environment=arguments.name, **settings)
     finally:

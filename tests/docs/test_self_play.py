@@ -26,7 +26,7 @@ def test_nim_of_page_plays_against_older_checkpoints(tmp_path: Path, processes: 
             running = processes.start(sys.executable, "-W", "error", "nim.py", service.address, cwd=tmp_path)
             assert running.wait(120) == 0, running.report()
             status = service.wait_for_no_workers()
-        assert status.episodes == 200, "those of the learner"
+        assert status.episodes == 200, "only episodes of the learner count"
         assert status.global_step > 300
         assert status.opponent_win_rate is not None, "the second program played with checkpoints of the first"
         assert status.elo != INITIAL

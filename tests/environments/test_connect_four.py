@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from environments.ConnectFour.boards import COLUMNS, ROWS, Boards, Scripted, has_line
-from environments.ConnectFour.games import PLAYER, RIVAL, Games, ScriptedRival
+from environments.ConnectFour.games import PLAYER, RIVAL, ConnectFourGames, ScriptedRival
 from support.programs import program
 from support.run import Runs
 
@@ -70,11 +70,11 @@ class Noting:
         self.rewards: list[np.ndarray] = []
         self.ended: list[np.ndarray] = []
 
-    def begin(self, games: Games) -> np.ndarray:
+    def begin(self, games: ConnectFourGames) -> np.ndarray:
         self.seen.append(games.observe(RIVAL))
         return self._player.choose(games.boards, RIVAL)
 
-    def move(self, games: Games, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    def move(self, games: ConnectFourGames, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
         self.rewards.append(rewards)
         self.ended.append(ended)
         return self.begin(games)
@@ -84,7 +84,7 @@ class Noting:
 
 def test_both_sides_see_the_same_games_with_opposite_outcomes() -> None:
     rival, player = Noting(), Scripted("random", 4)
-    games = Games(32, rival, seed=0)
+    games = ConnectFourGames(32, rival, seed=0)
     seen, _ = games.reset()
     begun = seen["stones"].sum(axis=(1, 2, 3))
     assert set(begun.tolist()) == {0, 1}, "either side begins"
@@ -112,7 +112,7 @@ def test_both_sides_see_the_same_games_with_opposite_outcomes() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_seed_repeats_games(seed: int) -> None:
     def play() -> list[float]:
-        games, player = Games(4, ScriptedRival("random", seed), seed), Scripted("random", seed)
+        games, player = ConnectFourGames(4, ScriptedRival("random", seed), seed), Scripted("random", seed)
         games.reset()
         return [float(games.step(player.choose(games.boards, PLAYER))[1].sum()) for _ in range(60)]
 
@@ -120,7 +120,7 @@ def test_seed_repeats_games(seed: int) -> None:
 
 
 def test_player_that_looks_ahead_beats_random_moves() -> None:
-    games, player = Games(100, ScriptedRival("random", 1), seed=1), Scripted("blocks", 2)
+    games, player = ConnectFourGames(100, ScriptedRival("random", 1), seed=1), Scripted("blocks", 2)
     games.reset()
     outcomes = []
     for _ in range(40):

@@ -92,7 +92,7 @@ def test_older_checkpoints_play_and_ratings_survive_a_kill(service: Service, tmp
     train(service, 2 * EVERY)
     wait_until(lambda: len(checkpoints(service)) == 2, "the second opponent is saved")
     second = checkpoints(service)[0]
-    assert greedy(service, second, tmp_path) != greedy(service, first, tmp_path), "they can be told apart"
+    assert greedy(service, second, tmp_path) != greedy(service, first, tmp_path), "they differ"
     rating = service.status.elo
     service.parameter_server.send_signal(signal.SIGKILL)
     service.parameter_server.wait(30)

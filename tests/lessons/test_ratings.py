@@ -66,7 +66,7 @@ def test_rating_of_old_opponents_is_dropped() -> None:
     assert [step for step in range(100, 1000, 100) if ratings.of(str(step)) is not None] == [600, 700, 800, 900]
 
 
-def test_checkpoint_without_a_rating_counts_as_rated_like_the_policy() -> None:
+def test_unknown_checkpoint_counts_as_rated_like_the_policy() -> None:
     ratings = rated()
     ratings.record([("unknown", -1.0)] * 2)
     assert (ratings.rating, ratings.win_rate, ratings.of("unknown")) == (INITIAL + SWING, 1.0, None)

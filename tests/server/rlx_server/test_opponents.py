@@ -93,7 +93,7 @@ def test_store_is_listed_once_in_a_while(scene: Scene) -> None:
     assert number_of(checkpoints.at(0.9)) == 2
 
 
-def test_parameters_are_read_once_and_dropped_with_their_checkpoint(scene: Scene) -> None:
+def test_parameters_are_read_once_and_dropped_later(scene: Scene) -> None:
     scene.save(1, 2)
     checkpoints = scene.checkpoints(keep=2)
     first = checkpoints.at(0.0)
@@ -137,7 +137,7 @@ def step(environments: int, ended: Sequence[int] = (), **changes: Any) -> StepRe
     return StepResult(np.zeros(environments), seen, over, none, none.copy(), **changes)
 
 
-def test_opponents_act_with_the_newest_parameters_before_a_checkpoint(scene: Scene) -> None:
+def test_newest_parameters_play_before_the_first_checkpoint(scene: Scene) -> None:
     checkpoints = scene.checkpoints()
     agent = scene.agent(checkpoints)
     assert agent.reset([np.zeros((4, 3), np.float32)])[0].tolist() == [0] * 4

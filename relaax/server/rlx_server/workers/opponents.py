@@ -49,7 +49,7 @@ class OlderCheckpoints:
         self._loaded: dict[str, Pulled] = {}
 
     def at(self, share: float) -> tuple[str, Pulled] | None:
-        """Return the id and parameters of the checkpoint at `share`, 0 to 1, of all in order; None if there is none."""
+        """Return id and parameters of the checkpoint at `share`, 0 to 1, of all in order; None without checkpoints."""
         self._list_if_due()
         while self._ids:
             checkpoint_id = self._ids[min(int(share * len(self._ids)), len(self._ids) - 1)]
@@ -188,7 +188,7 @@ class OpponentAgent(AgentBase):
 
     def _new_group(self, checkpoint_id: str, pulled: Pulled | None) -> _Group:
         self._made += 1
-        first = self.context.actors[0] + (self._made << 32)  # other random numbers than those of any actor
+        first = self.context.actors[0] + (self._made << 32)  # no actor has these random numbers
         context = replace(
             self.context,
             environments=self._places,
