@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
         raise command.UsageError(f"--opponent {SELF} needs a server and training: choose random or blocks")
     else:
         both = {key: settings[key] for key in _OF_BOTH}
-        rival = games.OlderSelf(arguments.address, count, environment=f"{arguments.name} (opponent)", **both)
+        rival = games.OlderSelf(arguments.address, count, environment=arguments.name, **both)
     vector = games.ConnectFourGames(count, rival, seed)
     try:
         return run(vector, environment=arguments.name, **settings)

@@ -37,7 +37,7 @@ class Scene:
     """A folder of checkpoints that always take one action. Checkpoint k takes action k, and is saved at step 10 k."""
 
     def __init__(self, folder: Path, actions: int = 12) -> None:
-        self.folder, self.now = folder, 0.0
+        self.folder, self.now, self.global_step = folder, 0.0, 0
         self.saved = Checkpoints(folder, actions=actions)
 
     def save(self, *numbers: int) -> None:
@@ -62,7 +62,9 @@ class Scene:
             metrics=OfflineMetrics(),
         )
         agent = bundled("da3c").Agent
-        return OpponentAgent(agent, self.saved.config, replace(context, **changes), checkpoints, places, 0)
+        return OpponentAgent(
+            agent, self.saved.config, replace(context, **changes), checkpoints, places, 0, lambda: self.global_step
+        )
 
 
 @pytest.fixture
@@ -148,6 +150,17 @@ def test_newest_parameters_play_before_the_first_checkpoint(scene: Scene) -> Non
     assert agent.step(step(4))[0].tolist() == [0, 6, 0, 0], "an episode keeps its opponent"
 
 
+def test_missing_checkpoints_are_reported_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    agent = scene.agent(scene.checkpoints())
+    scene.global_step = 29
+    agent.reset([np.zeros((4, 3), np.float32)])
+    assert caplog.text == ""
+    scene.global_step = 30
+    for _ in range(2):
+        agent.step(step(4, ended=[0, 1]))
+    assert caplog.text.count("has no checkpoint for opponents, and the training is at global step 30") == 1
+
+
 def test_each_episode_has_the_opponent_that_its_draw_names(scene: Scene) -> None:
     scene.save(1, 2, 3, 4, 5)
     agent, rng = scene.agent(scene.checkpoints(keep=5), environments=6, places=2), np.random.default_rng(0)
@@ -208,7 +221,7 @@ def test_opponents_act_as_they_would_alone(tmp_path: Path, keys: dict[str, Any])
         parameters=OfflineClient(),
         metrics=OfflineMetrics(),
     )
-    agent = OpponentAgent(bundled("da3c").Agent, saved.config, context, checkpoints, 2, 0)
+    agent = OpponentAgent(bundled("da3c").Agent, saved.config, context, checkpoints, 2, 0, lambda: 0)
     alone: list[AgentBase] = []
 
     def observe() -> Any:

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 5.0
 """Interval at which a worker lists the checkpoints."""
+LATE = 3
+"""Multiples of the interval of checkpoints after which a worker that finds none logs a warning."""
 NEWEST = ""
 """The id of the parameters in training, with which opponents act before the first checkpoint."""
 Mask = npt.NDArray[np.bool_]
@@ -64,6 +66,15 @@ class OlderCheckpoints:
                     continue
             return checkpoint_id, self._loaded[checkpoint_id]
         return None
+
+    def missing(self, global_step: int) -> str:
+        """Return a sentence if a training at this step should have checkpoints of opponents; else ""."""
+        if global_step < LATE * self._milestones.every:
+            return ""
+        return (
+            f"{self._manager.store.location} has no checkpoint for opponents, and the training is at global step "
+            f"{global_step}: let this server read the checkpoints of the parameter server, in S3 or a shared folder"
+        )
 
     def _list_if_due(self) -> None:
         if (now := self._clock()) - self._listed_at < CHECK_SECONDS:
@@ -127,9 +138,11 @@ class OpponentAgent(AgentBase):
         checkpoints: OlderCheckpoints,
         places: int,
         joined: int,
+        global_step: Callable[[], int],
     ) -> None:
-        """`places`: environments of a group. `joined`: see `Draw`."""
+        """`places`: environments of a group. `joined`: see `Draw`. `global_step`: returns that of the training."""
         super().__init__(config, context)
+        self._global_step, self._has_warned = global_step, False
         self._make_agent, self._checkpoints, self._places = make_agent, checkpoints, places
         self._groups: list[_Group] = []
         self._made = 0
@@ -179,6 +192,9 @@ class OpponentAgent(AgentBase):
         self._draws[environment] = replace(of, number=of.number + 1)
         drawn = self._checkpoints.at(share_of(of))
         checkpoint_id = NEWEST if drawn is None else drawn[0]
+        if drawn is None and not self._has_warned and (sentence := self._checkpoints.missing(self._global_step())):
+            self._has_warned = True
+            _log.warning("%s", sentence)
         group = next((one for one in self._groups if one.checkpoint_id == checkpoint_id and (one.rows < 0).any()), None)
         if group is None:
             group = self._new_group(checkpoint_id, None if drawn is None else drawn[1])
@@ -218,9 +234,15 @@ class OpponentSource:
     milestones: Milestones
 
     def agent(
-        self, make_agent: MakeAgent, config: ConfigBase, context: AgentContext, fingerprint: str, joined: int
+        self,
+        make_agent: MakeAgent,
+        config: ConfigBase,
+        context: AgentContext,
+        fingerprint: str,
+        joined: int,
+        global_step: Callable[[], int],
     ) -> OpponentAgent:
         """Return the agent of a connection. `fingerprint`: of its spaces and the configuration."""
         checkpoints = OlderCheckpoints(self.open_store(), self.milestones, config, fingerprint)
         places = -(-context.environments // self.milestones.keep)
-        return OpponentAgent(make_agent, config, context, checkpoints, places, joined)
+        return OpponentAgent(make_agent, config, context, checkpoints, places, joined, global_step)

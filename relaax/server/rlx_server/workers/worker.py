@@ -307,7 +307,12 @@ class Worker:
             agent: AgentBase
             if exploit and plan.opponents is not None:
                 agent = opponent = plan.opponents.agent(
-                    plan.algorithm.Agent, plan.config, context, described, registered.global_step
+                    plan.algorithm.Agent,
+                    plan.config,
+                    context,
+                    described,
+                    registered.global_step,
+                    lambda: client.global_step,
                 )
                 opponent_of = opponent.checkpoint_of
                 _log.info("%s plays with older checkpoints", label)
