@@ -1,4 +1,4 @@
-"""Measure a self-play training of Connect Four by its checkpoints: `self_play.py RUN_DIRECTORY CSV`.
+"""Measure a self-play training of Connect Four by its checkpoints: `self_play.py RUN_DIRECTORY CSV`, which also draws.
 
 Each checkpoint plays against random moves, against a player that looks one move ahead, and against the newest
 checkpoint. Both sides begin half of the games, and policies sample their moves. A score is the share of games won, a
@@ -99,8 +99,30 @@ def measure(location: Path, games: int, every: int) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "unix_time"} for row in rows]
 
 
+LINES = {
+    "random": ("against random moves", "-"),
+    "blocks": ("against one that looks a move ahead", "--"),
+    "newest_against_it": ("the newest against it", ":"),
+}
+"""Labels and styles of the lines, by column."""
+
+
+def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Draw the scores against the global step."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(7, 4), layout="constrained")
+    axes = picture.subplots()
+    for column, (label, style) in LINES.items():
+        axes.plot([row["global_step"] for row in rows], [row[column] for row in rows], style, label=label)
+    axes.set(xlabel="global step of the checkpoint", ylabel="score", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    picture.savefig(path, dpi=100)
+
+
 def main() -> None:
-    """Measure, and write the rows."""
+    """Measure, write the rows, and draw them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("csv", type=Path)
@@ -112,6 +134,7 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    draw(arguments.csv.with_suffix(".png"), rows)
 
 
 if __name__ == "__main__":

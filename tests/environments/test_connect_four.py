@@ -143,9 +143,10 @@ def test_program_without_a_server(arguments: list[str], code: int, text: str) ->
     assert text in done.stdout + done.stderr
 
 
-def test_bundled_configuration_plays_against_its_older_selves(runs: Runs) -> None:
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_bundled_configuration_plays_against_its_older_selves(runs: Runs, shards: int) -> None:
     run = runs.start(
-        *("--no-progress", "--set", "opponents.every=4000"),
+        *("--no-progress", "--set", "opponents.every=4000", "--set", f"parameter-server.shards={shards}"),
         *("--set", "run.envs_per_client=16", "--set", "run.clients=1"),
         config="ppo_connect_four",
     )
