@@ -240,11 +240,12 @@ def test_opponents_act_as_they_would_alone(tmp_path: Path, keys: dict[str, Any])
     assert actions.tolist() == [int(one.reset([seen[0][[i]]])[0][0]) for i, one in enumerate(alone)]
     different = 0
     for _ in range(40):
-        ended, none, seen = rng.random(count) < 0.2, np.zeros(count, np.bool_), observe()
-        actions = agent.step(StepResult(np.zeros(count), seen, ended, none, none))[0]
+        begun, none, seen = rng.random(count) < 0.2, np.zeros(count, np.bool_), observe()
+        ended, first = (begun, none) if rng.random() < 0.5 else (none, begun)  # SAME_STEP, NEXT_STEP
+        actions = agent.step(StepResult(np.zeros(count), seen, ended, none, first))[0]
         for index in range(count):
             own = [seen[0][[index]]]
-            if ended[index]:
+            if begun[index]:
                 alone[index] = fresh(index)
                 expected = alone[index].reset(own)
             else:
