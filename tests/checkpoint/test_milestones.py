@@ -30,7 +30,7 @@ def test_milestones_are_in_the_order_of_their_age() -> None:
     assert milestones([*ids, "00000005-400-f2"], 100)[0] == "00000005-400-f2"
 
 
-def test_newest_milestones_are_kept_beside_the_newest_checkpoints() -> None:
+def test_newest_milestones_are_kept_beside_newest_checkpoints() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store, keep=2, keep_best=1, milestones=Milestones(3, 100))
     for step in range(20, 800, 30):
