@@ -13,7 +13,6 @@ from relaax.configuration.errors import ConfigurationError, unknown
 from relaax.configuration.validation import Section, normalized, validate_section
 from relaax.lessons.curriculum import Curriculum, Lesson
 from relaax.lessons.values import ValueRange
-from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_NUMBER
 
 PARAMETERS, CURRICULUM, OPPONENTS = "environment-parameters", "curriculum", "opponents"
 """Names of the sections."""
@@ -41,6 +40,8 @@ def _values(value: Any) -> ValueRange:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(_FORMS)
+    from relaax.rlx.messages import MAX_NUMBER  # it imports numpy, before which commands set variables
+
     if not abs(value) <= MAX_NUMBER:
         raise ValueError(f"at most {MAX_NUMBER:g} is allowed, and not NaN")
     return float(value)
@@ -104,6 +105,8 @@ class EnvironmentParametersSection(Section):
                 raise ValueError(
                     f"{name!r} is no name: use letters, digits and underscores, not beginning with a digit"
                 )
+        from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS
+
         if len(names) > MAX_ENVIRONMENT_PARAMETERS:
             raise ValueError(f"{len(names)} parameters are given; at most {MAX_ENVIRONMENT_PARAMETERS} are possible")
         return self
