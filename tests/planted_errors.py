@@ -1652,13 +1652,7 @@ ERRORS = (
     planted(
         "removal-ignored",
         "the oldest item is evicted regardless of `removal`",
-        [
-            (
-                "algorithms/_replay/model.py",
-                "exponent, remover, masks, action, config",
-                'exponent, "fifo", masks, action, config',
-            )
-        ],
+        [("algorithms/_replay/model.py", "remover = _REMOVERS[config.removal]", 'remover = _REMOVERS["oldest"]')],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(

@@ -897,7 +897,7 @@ EVICTION_ERRORS = (
     planted(
         "removal-exponent-ignored",
         "the exponent of removal is always the default",
-        [("algorithms/_replay/model.py", "action, config.removal_exponent", "action")],
+        [("algorithms/_replay/model.py", "                config.removal_exponent,", "                -0.4,")],
         AGENT,
     ),
 )
