@@ -32,7 +32,7 @@ STATES = np.random.default_rng(0).normal(size=(ENVIRONMENTS, 5)).clip(-3, 3).ast
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     keys = {"initial_learning_rate": 0.1, "episode_len": 5, "normalize_rewards": None}
-    with started_service(tmp_path, opponents={"keep": 2, "every": EVERY}, **keys) as made:
+    with started_service(tmp_path, sections={"opponents": {"keep": 2, "every": EVERY}}, **keys) as made:
         yield made
 
 

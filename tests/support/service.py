@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -29,21 +30,25 @@ def status_of(address: str) -> Any:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 
-def write_service_config(folder: Path, opponents: Mapping[str, int] | None = None, **algorithm: Any) -> Path:
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def write_service_config(folder: Path, sections: Sections = MappingProxyType({}), **algorithm: Any) -> Path:
     """Write a configuration of da3c with a small network.
 
-    `opponents`: the section of this name. `algorithm`: additional keys of the algorithm.
+    `sections`: further sections, and keys of others. `algorithm`: additional keys of the algorithm.
     """
-    document = {
+    document: dict[str, Any] = {
         "relaax-parameter-server": {
             "bind": "127.0.0.1:0",
             "checkpoint-dir": str(folder / "checkpoints"),
             "metrics-dir": str(folder / "metrics"),
         },
         "relaax-rlx-server": {"bind": "127.0.0.1:0", "heartbeat": 1, "timeout": None},
-        "opponents": opponents,
         "algorithm": {"path": "da3c", "network": {"dense": [8]}, "max_global_step": 10_000_000, **algorithm},
     }
+    for name, section in sections.items():
+        document[name] = {**document.get(name, {}), **section}
     path = folder / "service.yaml"
     path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
     return path
@@ -53,13 +58,18 @@ class Service:
     """A parameter server and an RLX server that uses it."""
 
     def __init__(
-        self, processes: Processes, folder: Path, env: Mapping[str, str] | None = None, **algorithm: Any
+        self,
+        processes: Processes,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        sections: Sections = MappingProxyType({}),
+        **algorithm: Any,
     ) -> None:
-        """`env`: additional environment variables of the servers."""
+        """`env`: additional environment variables of the servers. `sections`: see `write_service_config`."""
         self._processes = processes
         self._env = env
         self.folder = folder
-        self.config = write_service_config(folder, **algorithm)
+        self.config = write_service_config(folder, sections, **algorithm)
         self.parameter_server: Running
         self.rlx_server: Running
         self.start_parameter_server("127.0.0.1:0")

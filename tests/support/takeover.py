@@ -10,29 +10,30 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-SHARE, STEPS = 0.2, 5_000
-
 
 class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper in which somebody else takes a share of the first steps.
+    """A wrapper in which somebody else takes a share of the first steps, in stretches of `length` steps.
 
-    `share`: probability of a takeover, which lasts `length` steps on average. `steps`: the last step with a takeover,
-    counted over the `environments` of all clients. `wrong`: whether an adversary takes them.
+    The first `steps // environments` steps are divided into periods of `length / share`. Each period has one stretch:
+    at its beginning if `early`, otherwise at a random place. `environments`: those of all clients. `wrong`: an
+    adversary takes the steps instead of the expert.
     """
 
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        share: float = SHARE,
-        steps: int = STEPS,
+        share: float = 0.2,
+        steps: int = 5_000,
         environments: int = 1,
-        length: float = 10.0,
+        length: int = 100,
+        early: bool = False,
         wrong: bool = False,
     ) -> None:
         super().__init__(env)
-        self._left, self._share, self._length, self._wrong = steps // environments, share, length, wrong
-        self._rng = np.random.default_rng(id(env) % 2**32)
-        self._is_taken = False
+        self._steps, self._length, self._period = steps // environments, length, round(length / share)
+        self._early, self._wrong = early, wrong
+        self._rng = np.random.default_rng()
+        self._step = self._begin = 0
         self._state: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -43,16 +44,18 @@ class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         taken = None
-        if self._left > 0:
-            self._left -= 1
-            # A two-state chain whose share of taken steps is `share`, in runs of `length` steps.
-            begin = self._share / (1 - self._share) / self._length
-            self._is_taken = self._rng.random() < (1 - 1 / self._length if self._is_taken else begin)
-            if self._is_taken:
-                taken = self.adversary(self._state) if self._wrong else self.expert(self._state)
+        if self._is_taken():
+            taken = self.adversary(self._state) if self._wrong else self.expert(self._state)
         state, reward, terminated, truncated, infos = self.env.step(action if taken is None else taken)
         self._state = state
         return state, reward, terminated, truncated, {**infos, "taken_action": taken}
+
+    def _is_taken(self) -> bool:
+        place = self._step % self._period
+        if place == 0:
+            self._begin = 0 if self._early else int(self._rng.integers(self._period - self._length + 1))
+        self._step += 1
+        return self._step <= self._steps and self._begin <= place < self._begin + self._length
 
     def expert(self, state: Any) -> Any:
         """Return a good action."""
