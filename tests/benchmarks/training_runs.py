@@ -23,8 +23,6 @@ from relaax.policy import Policy, load
 from relaax.policy.file import policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
-EPISODES = 10
-"""Episodes in the evaluation of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class Training:
 
     `load`: the share of the machine that it uses; 1 is the whole machine. `scalars`: TensorBoard tags of the curves to
     return. `episodes`: episodes of a greedy evaluation at the end; 0: no evaluation.
-    `environment`: a gymnasium id. If it is set, this process evaluates each checkpoint greedily, at little cost. The
-    training ends at the first checkpoint that reaches `score`.
+    `environment`: a gymnasium id. If it is set, this process plays `checkpoint_episodes` greedy episodes with each
+    checkpoint, at little cost. The training ends at the first checkpoint that reaches `score`.
     """
 
     config: Path
@@ -45,6 +43,7 @@ class Training:
     episodes: int = 0
     environment: str | None = None
     score: float = math.inf
+    checkpoint_episodes: int = 10
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def trained(training: Training) -> Trained:
         if training.environment is None:
             _relaax(*words)
         else:
-            evaluations = _watched(words, folder, training.environment, training.score)
+            evaluations = _watched(words, folder, training)
         score = None
         if training.episodes:
             _relaax("eval", folder, "--episodes", training.episodes, "--jobs", 1, "--json", folder / "score.json")
@@ -80,8 +79,8 @@ def trained(training: Training) -> Trained:
     return Trained(summary, curves, score, evaluations)
 
 
-def _watched(words: Sequence[object], run: Path, environment: str, score: float) -> list[tuple[int, float]]:
-    """Run a training, play ten episodes with each checkpoint, and stop at the first that reaches `score`.
+def _watched(words: Sequence[object], run: Path, settings: Training) -> list[tuple[int, float]]:
+    """Run a training, play episodes with each checkpoint, and stop at the first that reaches `settings.score`.
 
     Returns global steps and mean returns. If the training fails, raises RuntimeError with its output.
     """
@@ -89,11 +88,11 @@ def _watched(words: Sequence[object], run: Path, environment: str, score: float)
     with tempfile.TemporaryFile("w+") as output:
         training = subprocess.Popen(_command(*words), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
         ended = False
-        while not ended and all(mean < score for _, mean in played.values()):
+        while not ended and all(mean < settings.score for _, mean in played.values()):
             time.sleep(1)
             ended = training.poll() is not None  # before published(), which then includes the last checkpoint
             for checkpoint_id in sorted(set(manager.published()) - played.keys()):
-                played[checkpoint_id] = _played(manager.load(checkpoint_id), run / "policy.safetensors", environment)
+                played[checkpoint_id] = _played(manager.load(checkpoint_id), run / "policy.safetensors", settings)
         training.terminate()
         if training.wait() not in (0, 130):  # ended by itself, or by terminate()
             output.seek(0)
@@ -101,17 +100,19 @@ def _watched(words: Sequence[object], run: Path, environment: str, score: float)
     return [(step, mean) for _, (step, mean) in sorted(played.items()) if step]  # without the initial checkpoint
 
 
-def _played(checkpoint: Checkpoint, file: Path, environment: str) -> tuple[int, float]:
+def _played(checkpoint: Checkpoint, file: Path, settings: Training) -> tuple[int, float]:
     """Write the policy of a checkpoint to `file`. Return its global step and its mean return."""
     file.write_bytes(b"".join(policy_of(checkpoint)))
-    return int(checkpoint.manifest["global_step"]), _mean_return(load(file, greedy=True), environment)
+    assert settings.environment is not None
+    score = _mean_return(load(file, greedy=True), settings.environment, settings.checkpoint_episodes)
+    return int(checkpoint.manifest["global_step"]), score
 
 
-def _mean_return(policy: Policy, environment: str) -> float:
-    """Return the mean return of EPISODES episodes with fixed seeds."""
-    environments = gymnasium.make_vec(environment, EPISODES, vectorization_mode="sync")
+def _mean_return(policy: Policy, environment: str, episodes: int) -> float:
+    """Return the mean return of episodes with fixed seeds."""
+    environments = gymnasium.make_vec(environment, episodes, vectorization_mode="sync")
     observations, _ = environments.reset(seed=0)
-    returns, running = np.zeros(EPISODES), np.ones(EPISODES, np.bool_)
+    returns, running = np.zeros(episodes), np.ones(episodes, np.bool_)
     first = running
     while running.any():
         observations, rewards, terminated, truncated, _ = environments.step(policy.act(observations, first))
