@@ -38,7 +38,7 @@ CHOSEN = "actions/chosen"
 class Task:
     """A bundled configuration and its target in greedy evaluations of `episodes` episodes.
 
-    environments: those of all clients. length: steps of a takeover. seconds: between two checkpoints.
+    environments: those of all clients. length: steps of a takeover. every: steps between two evaluations, or more.
     """
 
     algorithm: str
@@ -49,7 +49,7 @@ class Task:
     episodes: int
     environments: int
     length: int
-    seconds: float
+    every: int
 
     @property
     def title(self) -> str:
@@ -57,8 +57,8 @@ class Task:
 
 
 TASKS = {
-    "apex_cartpole": Task("apex", "CartPole-v1", "apex_gym_cartpole", "CartPoleExpert", 475, 10, 8, 125, 6),
-    "sac_pendulum": Task("sac", "Pendulum-v1", "sac_gym_pendulum", "PendulumExpert", -180, 30, 1, 100, 8),
+    "apex_cartpole": Task("apex", "CartPole-v1", "apex_gym_cartpole", "CartPoleExpert", 475, 10, 8, 125, 500),
+    "sac_pendulum": Task("sac", "Pendulum-v1", "sac_gym_pendulum", "PendulumExpert", -180, 30, 1, 100, 200),
 }
 
 
@@ -76,7 +76,7 @@ def training(task: Task, kind: str, seed: int) -> Training:
     settings: dict[str, Any] = {
         "run.target_evaluation": None,
         "run.eval_every": None,
-        "run.checkpoint_interval": task.seconds,
+        "run.checkpoint_interval": 2,
         "relaax-parameter-server.checkpoints-kept": 1000,
     }
     if kind != "alone":
@@ -94,6 +94,7 @@ def training(task: Task, kind: str, seed: int) -> Training:
         environment=task.environment,
         score=task.target,
         checkpoint_episodes=task.episodes,
+        checkpoint_steps=task.every,
     )
 
 

@@ -32,7 +32,8 @@ class Training:
     `load`: the share of the machine that it uses; 1 is the whole machine. `scalars`: TensorBoard tags of the curves to
     return. `episodes`: episodes of a greedy evaluation at the end; 0: no evaluation.
     `environment`: a gymnasium id. If it is set, this process plays `checkpoint_episodes` greedy episodes with each
-    checkpoint, at little cost. The training ends at the first checkpoint that reaches `score`.
+    checkpoint that is `checkpoint_steps` after the last one or later. The training ends at the first that reaches
+    `score`.
     """
 
     config: Path
@@ -44,6 +45,7 @@ class Training:
     environment: str | None = None
     score: float = math.inf
     checkpoint_episodes: int = 10
+    checkpoint_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,24 @@ def _watched(words: Sequence[object], run: Path, settings: Training) -> list[tup
 
     Returns global steps and mean returns. If the training fails, raises RuntimeError with its output.
     """
-    manager, played = CheckpointManager(LocalStore(run / "checkpoints")), dict[str, tuple[int, float]]()
+    manager, played = CheckpointManager(LocalStore(run / "checkpoints")), list[tuple[int, float]]()
+    seen: set[str] = set()
     with tempfile.TemporaryFile("w+") as output:
         training = subprocess.Popen(_command(*words), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
         ended = False
-        while not ended and all(mean < settings.score for _, mean in played.values()):
+        while not ended and all(mean < settings.score for _, mean in played):
             time.sleep(1)
             ended = training.poll() is not None  # before published(), which then includes the last checkpoint
-            for checkpoint_id in sorted(set(manager.published()) - played.keys()):
-                played[checkpoint_id] = _played(manager.load(checkpoint_id), run / "policy.safetensors", settings)
+            for checkpoint_id in sorted(set(manager.published()) - seen):
+                seen.add(checkpoint_id)
+                step = int(manager.manifest(checkpoint_id)["global_step"])
+                if not played or step >= played[-1][0] + settings.checkpoint_steps:
+                    played.append(_played(manager.load(checkpoint_id), run / "policy.safetensors", settings))
         training.terminate()
         if training.wait() not in (0, 130):  # ended by itself, or by terminate()
             output.seek(0)
             raise RuntimeError(f"{' '.join(_command(*words))}: exit code {training.returncode}\n{output.read()}")
-    return [(step, mean) for _, (step, mean) in sorted(played.items()) if step]  # without the initial checkpoint
+    return [(step, mean) for step, mean in played if step]  # without the initial checkpoint
 
 
 def _played(checkpoint: Checkpoint, file: Path, settings: Training) -> tuple[int, float]:
