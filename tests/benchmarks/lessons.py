@@ -2,11 +2,11 @@
 """A task that is not learned at its full difficulty within a million steps, and is learned with lessons.
 
 FrozenLake on a map of 16 x 16 without slipping (tests/support/far_lake.py), by ppo. alone: all episodes start in the
-corner, 30 steps from the goal. lessons: the first episodes start near the goal, later ones farther away, and those of
-the last lesson in the corner. drawn: the distance is drawn from 1 to 30 all the time. The task is learned when the mean
-return of the last lesson's last 100 episodes is 0.95. The score is that of greedy episodes from the corner, at the end.
-Writes lessons.csv, lessons-curves.csv, lessons.png and a table of lessons.md. A training that is in the CSV is not
-repeated.
+corner, 30 steps from the goal. lessons: the first episodes start near the goal, later episodes farther away, and the
+last lesson starts in the corner. drawn: the distance is drawn from 1 to 30 all the time. The task is learned when the
+mean return of the last lesson's last 100 episodes is 0.95. The score is the mean return of greedy episodes from the
+corner, at the end. Writes lessons.csv, lessons-curves.csv, lessons.png and a table of lessons.md. A training that is in
+the CSV is not repeated.
 
     python tests/benchmarks/lessons.py
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps to the target of a configuration if an expert, or an adversary, takes 20 % of the first 5,000 steps.
 
-Nobody takes over in evaluations: this process plays greedy episodes with each checkpoint. A training ends at the first
+Evaluations have no takeover: this process plays greedy episodes with the checkpoints. A training ends at the first
 checkpoint that reaches the target. The expert and the adversary act for some seconds at a time, at random places (see
 tests/support/takeover.py). Trainings alone and with an expert alternate. Writes takeover.csv, takeover-curves.csv,
 takeover.png and a table of takeover.md. A training that is in the CSV is not repeated.
@@ -30,7 +30,7 @@ from relaax.cli.plot import Curve
 
 NAME = "takeover"
 KINDS = {"alone": "C0", "expert": "C2", "adversary": "C3"}
-"""Who takes over, and the color of the curve."""
+"""Kinds of trainings, by the driver that takes over, and the colors of their curves."""
 CHOSEN = "actions/chosen"
 
 
@@ -38,7 +38,7 @@ CHOSEN = "actions/chosen"
 class Task:
     """A bundled configuration and its target in greedy evaluations of `episodes` episodes.
 
-    environments: those of all clients. length: steps of a takeover. every: steps between two evaluations, or more.
+    environments: number over all clients. length: steps of a takeover. every: minimum steps between two evaluations.
     """
 
     algorithm: str

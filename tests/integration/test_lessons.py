@@ -75,7 +75,7 @@ def lines(service_folder: Path) -> list[Line]:
 
 @dataclass
 class Episode:
-    """An episode that a client has ended. `numbers`: those that it had before the episode began."""
+    """An episode that a client has ended. `numbers`: parameters that it had before the episode began."""
 
     numbers: tuple[float, ...]
     length: int
@@ -160,7 +160,7 @@ def wait_for_lines(folder: Path, edition: int, count: int) -> list[Line]:
 
 
 def saved(folder: Path) -> Mapping[str, Any]:
-    """Return the lesson in the newest checkpoint; empty if there is none."""
+    """Return the lesson in the newest checkpoint; empty without a checkpoint."""
     manager = CheckpointManager(LocalStore(folder / "checkpoints"))
     published = manager.published()
     return manager.manifest(published[0])["curriculum"] if published else {}

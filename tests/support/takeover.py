@@ -14,9 +14,8 @@ import numpy as np
 class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper in which somebody else takes a share of the first steps, in stretches of `length` steps.
 
-    The first `steps // environments` steps are divided into periods of `length / share`. Each period has one stretch:
-    at its beginning if `early`, otherwise at a random place. `environments`: those of all clients. `wrong`: an
-    adversary takes the steps instead of the expert.
+    The first `steps // environments` steps are divided into periods of `length / share`. Each period has one stretch at
+    a random place. `environments`: number over all clients. `wrong`: an adversary takes the steps instead of the expert.
     """
 
     def __init__(
@@ -26,12 +25,11 @@ class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
         steps: int = 5_000,
         environments: int = 1,
         length: int = 100,
-        early: bool = False,
         wrong: bool = False,
     ) -> None:
         super().__init__(env)
         self._steps, self._length, self._period = steps // environments, length, round(length / share)
-        self._early, self._wrong = early, wrong
+        self._wrong = wrong
         self._rng = np.random.default_rng()
         self._step = self._begin = 0
         self._state: Any = None
@@ -53,7 +51,7 @@ class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _is_taken(self) -> bool:
         place = self._step % self._period
         if place == 0:
-            self._begin = 0 if self._early else int(self._rng.integers(self._period - self._length + 1))
+            self._begin = int(self._rng.integers(self._period - self._length + 1))
         self._step += 1
         return self._step <= self._steps and self._begin <= place < self._begin + self._length
 
