@@ -62,8 +62,14 @@ def training(kind: str, seed: int) -> Training:
     }
     if lessons:
         settings["curriculum.lessons"] = lessons
-    config = ROOT / "config" / "ppo_gym_cartpole.yaml"
-    return Training(config, ["--seed", seed], settings, load=0.5, scalars=(RETURN, LESSON, OF_LESSON), episodes=10)
+    return Training(
+        ROOT / "config" / "ppo_gym_cartpole.yaml",
+        ["--seed", seed],
+        settings,
+        scalars=(RETURN, LESSON, OF_LESSON),
+        episodes=10,
+        evaluation_options=["--set", f"environment-parameters.distance={FAR}"],
+    )
 
 
 def learned(curves: Mapping[str, Curve], lessons: int) -> float:
@@ -134,7 +140,7 @@ def main(arguments: list[str]) -> int:
         rows.add(kind, 0, seed, {**figures, "score": outcome.score, "seconds": outcome.summary["seconds"]})
 
     titles = [(f"{kind}, seed {seed}", training(kind, seed)) for kind, seed in runs]
-    train_all(titles, 0.5, done, options.output / f"{NAME}.log")
+    train_all(titles, 1.0, done, options.output / f"{NAME}.log")
     write_tables(study_page(options.output, NAME), NAME, table(rows))
     draw(options.output / f"{NAME}.png", curves)
     return 0

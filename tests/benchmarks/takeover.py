@@ -79,18 +79,17 @@ def training(task: Task, kind: str, seed: int) -> Training:
         "run.checkpoint_interval": 2,
         "relaax-parameter-server.checkpoints-kept": 1000,
     }
-    if kind != "alone":
-        form = {"environments": task.environments, "length": task.length, "wrong": kind == "adversary"}
-        wrapper = f"support.takeover:{task.wrapper}={json.dumps(form)}"
-        settings["run.arguments"] = [
-            *("--wrapper", wrapper, "--path", str(ROOT / "tests"), "--taken-action", "taken_action")
-        ]
+    # Alone, the wrapper takes no step, so that the environments are the same.
+    form = {"environments": task.environments, "length": task.length, "wrong": kind == "adversary"}
+    form |= {"steps": 0} if kind == "alone" else {}
+    wrapper = f"support.takeover:{task.wrapper}={json.dumps(form)}"
+    settings["run.arguments"] = ["--wrapper", wrapper, "--path", str(ROOT / "tests"), "--taken-action", "taken_action"]
     return Training(
         ROOT / "config" / f"{task.config}.yaml",
         ["--seed", seed],
         settings,
         load=0.5,
-        scalars=() if kind == "alone" else (CHOSEN,),
+        scalars=(CHOSEN,),
         environment=task.environment,
         score=task.target,
         checkpoint_episodes=task.episodes,
@@ -168,10 +167,8 @@ def main(arguments: list[str]) -> int:
             curves.add(f"{task} {kind}", step, seed, {"score": score})
         reached = [found for found in outcome.evaluations if found[1] >= TASKS[task].target]
         step, score = (reached or outcome.evaluations[-1:])[0]
-        figures = {"steps": step, "reached": bool(reached), "score": score}
-        if kind != "alone":
-            figures["chosen"] = count(outcome.curves[CHOSEN])
-        rows.add(f"{task} {kind}", 0, seed, figures)
+        chosen = count(outcome.curves[CHOSEN])
+        rows.add(f"{task} {kind}", 0, seed, {"steps": step, "reached": bool(reached), "score": score, "chosen": chosen})
 
     titles = [(f"{task} {kind}, seed {seed}", run) for task, kind, seed, run in runs]
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")

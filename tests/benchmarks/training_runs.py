@@ -30,7 +30,7 @@ class Training:
     """A training: a configuration, options of `relaax run`, and keys.
 
     `load`: the share of the machine that it uses; 1 is the whole machine. `scalars`: TensorBoard tags of the curves to
-    return. `episodes`: episodes of a greedy evaluation at the end; 0: no evaluation.
+    return. `episodes`: episodes of a greedy evaluation at the end, with `evaluation_options`; 0: no evaluation.
     `environment`: a gymnasium id. If it is set, this process plays `checkpoint_episodes` greedy episodes with each
     checkpoint that is `checkpoint_steps` after the last one or later. The training ends at the first that reaches
     `score`.
@@ -42,6 +42,7 @@ class Training:
     load: float = 1.0
     scalars: Sequence[str] = ()
     episodes: int = 0
+    evaluation_options: Sequence[object] = ()
     environment: str | None = None
     score: float = math.inf
     checkpoint_episodes: int = 10
@@ -74,7 +75,8 @@ def trained(training: Training) -> Trained:
             evaluations = _watched(words, folder, training)
         score = None
         if training.episodes:
-            _relaax("eval", folder, "--episodes", training.episodes, "--jobs", 1, "--json", folder / "score.json")
+            played = ("--episodes", training.episodes, "--jobs", 1, *training.evaluation_options)
+            _relaax("eval", folder, *played, "--json", folder / "score.json")
             score = json.loads((folder / "score.json").read_text("utf-8"))["mean"]
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
         curves = {scalar: read_curve(folder / "metrics", scalar) for scalar in training.scalars}
