@@ -41,7 +41,7 @@ class MazeExpert(gymnasium.Wrapper[Any, Any, Any, Any]):
 def expert(name: str, seed: int) -> gymnasium.Env[Any, Any]:
     """Return an environment that an expert plays."""
     if name == "cartpole":
-        return CartPoleExpert(gymnasium.make("CartPole-v1"), share=1 - 1e-9, steps=10**9, length=1e9)
+        return CartPoleExpert(gymnasium.make("CartPole-v1"), share=1.0, steps=10**9, length=10**9)
     if name == "mountaincar":
         return MountainCarExpert(gymnasium.make("MountainCar-v0"))
     assert name == "maze"

@@ -32,7 +32,7 @@ def record(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]",
+            metavar="-- COMMAND",
             help=f"A client's program; the word {ADDRESS} becomes the server's address. Recording ends with it.",
         ),
     ] = None,
