@@ -3,8 +3,8 @@
 
 Evaluations have no takeover: this process plays greedy episodes with the checkpoints. A training ends at the first
 checkpoint that reaches the target. The expert and the adversary act for some seconds at a time, at random places (see
-tests/support/takeover.py). Trainings alone and with an expert alternate. Writes takeover.csv, takeover-curves.csv,
-takeover.png and a table of takeover.md. A training that is in the CSV is not repeated.
+tests/support/takeover.py). Trainings alone and with an expert alternate. Writes takeover.csv, takeover.png and a table
+of takeover.md. A training that is in the CSV is not repeated.
 
     python tests/benchmarks/takeover.py
 """
@@ -32,6 +32,8 @@ NAME = "takeover"
 KINDS = {"alone": "C0", "expert": "C2", "adversary": "C3"}
 """Kinds of trainings, by the driver that takes over, and the colors of their curves."""
 CHOSEN = "actions/chosen"
+BAR = 0.7
+"""The largest wanted ratio of the steps with an expert to the steps alone."""
 
 
 @dataclass(frozen=True)
@@ -125,28 +127,26 @@ def table(rows: Rows, tasks: Sequence[str]) -> str:
                 ratio = f"{median / statistics.median(alone):.2f}" if kind != "alone" and alone else ""
                 title = f"{TASKS[task].title}, {TASKS[task].target:g}"
                 lines.append(f"| {title} | {kind} | {'; '.join(map(number, found))} | {number(median)} | {ratio} |")
-    return "\n".join([*lines, "", f"![Greedy score against steps](../{NAME}.png)"])
+    return "\n".join([*lines, "", f"![Steps to the target, by task and takeover](../{NAME}.png)"])
 
 
-def draw(path: Path, curves: Rows, tasks: Sequence[str]) -> None:
-    """Draw score against steps, with a panel for each task."""
+def draw(path: Path, rows: Rows, tasks: Sequence[str]) -> None:
+    """Draw the steps to the target by kind, a point for each seed, with a panel for each task."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.5 * len(tasks), 3.8), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(tasks), 3.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        for kind, color in KINDS.items():
-            points: dict[int, list[tuple[int, float]]] = {}
-            for step in curves.cases(f"{task} {kind}"):
-                for row in curves.rows:
-                    if (row.part, row.case) == (f"{task} {kind}", step):
-                        points.setdefault(row.round, []).append((step, row.value))
-            for index, line in enumerate(points.values()):
-                axes.plot(*zip(*line, strict=True), color=color, linewidth=1, label=None if index else kind)
-        axes.axhline(TASKS[task].target, color="gray", linewidth=0.8, linestyle="--")
-        axes.set_title(TASKS[task].title)
-        axes.set_xlabel("environment steps")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("greedy evaluation")
+        for place, (kind, color) in enumerate(KINDS.items()):
+            found = [steps for steps in steps_of(rows, task, kind) if steps < float("inf")]
+            axes.plot([place] * len(found), found, "o", color=color, alpha=0.7)
+            axes.plot([place - 0.2, place + 0.2], [statistics.median(found)] * 2, color="black")
+        bar = BAR * statistics.median(steps_of(rows, task, "alone"))
+        axes.axhline(bar, color="gray", linewidth=0.8, linestyle="--", label=f"{BAR:g} of the median alone")
+        axes.set_title(f"{TASKS[task].title}, {TASKS[task].target:g}")
+        axes.set_xticks(range(len(KINDS)), list(KINDS))
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y", alpha=0.3)
+    figure.axes[0].set_ylabel("environment steps to the target")
     figure.axes[0].legend()
     figure.savefig(path, dpi=120)
 
@@ -158,13 +158,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first-seed", type=int, default=1, help="seed of the first training (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
-    rows, curves = Rows(options.output / f"{NAME}.csv"), Rows(options.output / f"{NAME}-curves.csv")
+    rows = Rows(options.output / f"{NAME}.csv")
     runs = list(plan(options, rows))
 
     def done(index: int, outcome: Trained) -> None:
         task, kind, seed, _ = runs[index]
-        for step, score in outcome.evaluations:
-            curves.add(f"{task} {kind}", step, seed, {"score": score})
         reached = [found for found in outcome.evaluations if found[1] >= TASKS[task].target]
         step, score = (reached or outcome.evaluations[-1:])[0]
         chosen = count(outcome.curves[CHOSEN])
@@ -174,7 +172,7 @@ def main(arguments: list[str]) -> int:
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")
     tasks = [task for task in TASKS if rows.rounds(f"{task} alone")]
     write_tables(study_page(options.output, NAME), NAME, table(rows, tasks))
-    draw(options.output / f"{NAME}.png", curves, tasks)
+    draw(options.output / f"{NAME}.png", rows, tasks)
     return 0
 
 
