@@ -15,7 +15,7 @@ class Takeover(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper in which somebody else takes a share of the first steps, in stretches of `length` steps.
 
     The first `steps // environments` steps are divided into periods of `length / share`. Each period has one stretch at
-    a random place. `environments`: of all clients. `wrong`: an adversary takes the steps instead of the expert.
+    a random place. `environments`: number over all clients. `wrong`: an adversary takes steps instead of the expert.
     """
 
     def __init__(
