@@ -106,7 +106,7 @@ def completed(*words: str) -> list[str]:
 
 def test_commands_are_completed() -> None:
     assert completed("") == [*COMMANDS, "version"]
-    assert completed("c") == ["check", "cluster", "checkpoints", "conformance"]
+    assert completed("c") == ["check", "clone", "cluster", "checkpoints", "conformance"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checks("docs/self-play.md", "relaax/client", "relaax/le
 
 def test_nim_of_page_plays_against_older_checkpoints(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "nim.py").write_text(block(PAGE, "nim.py"), encoding="utf-8")
-    with started_service(tmp_path, opponents={"keep": 3, "every": 50}, normalize_rewards=None) as service:
+    with started_service(tmp_path, sections={"opponents": {"keep": 3, "every": 50}}, normalize_rewards=None) as service:
         for _ in range(2):
             running = processes.start(sys.executable, "-W", "error", "nim.py", service.address, cwd=tmp_path)
             assert running.wait(120) == 0, running.report()

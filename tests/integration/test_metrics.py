@@ -28,6 +28,11 @@ SYNCHRONOUS = {name for name in documented() if name.startswith("sync/")}
 CONTROL = {"loss/critic", "q/mean", "temperature", "noise"}
 """Metrics that only ppo, only synchronous updates, and only sac and apex_dpg write."""
 LEARNERS = {name for name in documented() if name.startswith(("learner/", "replay/"))} | {"staleness/actors"}
+FEATURES = {
+    *{"actions/chosen", "loss/cloning", "loss/margin"},
+    *{"lesson/number", "lesson/mean_return", "opponents/win_rate", "opponents/elo"},
+}
+"""Metrics of clients that choose actions, of lessons and of self-play, which have tests of their own."""
 PROCESSOR = "system/worker_processor_percent/max"
 
 
@@ -68,7 +73,7 @@ def written(folder: Path) -> set[str]:
 
 def test_value_methods_write_the_documented_metrics(tmp_path: Path) -> None:
     page = {name for name in documented() if not name.startswith(("evaluation/", "exploit/"))}
-    elsewhere = ACTOR_CRITIC | LEARNERS | PPO | SYNCHRONOUS | CONTROL
+    elsewhere = ACTOR_CRITIC | LEARNERS | PPO | SYNCHRONOUS | CONTROL | FEATURES
     expected = page - elsewhere - {"target/age_updates"}  # only if the interval counts updates
     with started_service(tmp_path, path="async_q", held_out_states=4) as service:
         train_until_written(service, expected)
@@ -96,7 +101,7 @@ def test_control_by_real_numbers_writes_documented_metrics(name: str, own: str) 
 
 def test_written_metrics_are_exactly_the_documented_ones(service: Service) -> None:
     page = {name for name in documented() if not name.startswith("evaluation/")}  # `relaax run` writes these
-    page -= VALUES | LEARNERS | REALS | PPO | SYNCHRONOUS | CONTROL
+    page -= VALUES | LEARNERS | REALS | PPO | SYNCHRONOUS | CONTROL | FEATURES
     train_until_written(service, {name for name in page if not name.startswith("exploit/")})
     run("CartPole-v1", service.address, episodes=1, seed=2, mode="exploit")
     exploit = {name for name in page if name.startswith("exploit/")}

@@ -19,7 +19,6 @@ from relaax.cli.options import OverridesOption
 from relaax.cli.reporting import exit_on_errors, resilient
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr
-from relaax.supervision.process import LISTENS, StartError, ending_with_parent, environment_of
 
 ADDRESS = "ADDRESS"
 CONFIGURATION = "configuration.yaml"
@@ -75,6 +74,8 @@ def record(
             if not client:
                 print(f"recording clients of {address} to {folder}; Ctrl-C ends it", file=resilient(sys.stdout))
                 signal.pause()
+            from relaax.supervision.process import StartError
+
             code = subprocess.run([address if part == ADDRESS else part for part in client], check=False).returncode
             if code:
                 raise StartError(f"the client's program ended with code {code}: {' '.join(client)}")
@@ -91,6 +92,8 @@ def _server(
     overrides: list[str] | None,
 ) -> Iterator[str]:
     """Run an RLX server that records, and yield its address. Raises StartError."""
+    from relaax.supervision.process import LISTENS, StartError, ending_with_parent, environment_of
+
     listens = bind or (_DEFAULT_BIND if not (command or config or agent) else "localhost:0")
     if agent is None:
         settings = {"record": str(folder), "bind": listens}

@@ -388,14 +388,19 @@ class Worker:
                 self._run_between_messages(agent.learn)
             for work in between:
                 self._run_between_messages(work)
-            is_over = time.monotonic() > ends_at
-            if session.episode_ended and (self._meter.must_disconnect or session.must_reconnect or is_over):
-                reason = RENAMED if session.must_reconnect else f"{TIME_LIMIT} {timeout:g} s"
-                reason = STOPPING if self._meter.must_disconnect else reason
+            if session.episode_ended and (reason := self._end_of_connection(session, ends_at)):
                 self._peer.refuse(rlx.ErrorCode.REBALANCING, reason)
                 break
             message = self._receive()
         return EXIT_DONE
+
+    def _end_of_connection(self, session: AgentSession, ends_at: float) -> str:
+        """Return why the client shall reconnect between two episodes; an empty text if it need not."""
+        if self._meter.must_disconnect:
+            return STOPPING
+        if session.must_reconnect:
+            return RENAMED
+        return f"{TIME_LIMIT} {self._settings.timeout:g} s" if time.monotonic() > ends_at else ""
 
     def _run_between_messages(self, work: Callable[[], None]) -> None:
         """Do `work` while the client steps. Delay its errors until the client sends a request or a timeout passes.
