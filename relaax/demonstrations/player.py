@@ -48,7 +48,7 @@ def _play(
 ) -> bool:
     """Play episodes until an environment finds none. Return whether the training had not ended before.
 
-    Recorded returns are not those of the agent, so the client reports none.
+    The agent did not achieve the recorded returns, so the client reports none.
     """
     episodes = begin()
     with VectorClient(

@@ -17,7 +17,7 @@ from support.takeover import CartPoleExpert
 
 
 class MountainCarExpert(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A car that turns where two curves of place and speed say so; about -105 (Xiao 2019, "Reinforcement Learning")."""
+    """A car that turns at two curves of place and speed; about -105 (Xiao 2019, "Reinforcement Learning")."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         place, speed = self.env.unwrapped.state  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from relaax.server.rlx_server.workers.checkpoint_client import unassigned_actors
 
 
 class RandomActions(AgentBase):
-    """An agent whose actions are random, as those of `relaax check`."""
+    """An agent whose actions are random."""
 
     out_of_step = chosen_actions = True
 

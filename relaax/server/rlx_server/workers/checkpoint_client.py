@@ -37,7 +37,7 @@ CHECK_SECONDS = 5.0
 
 
 def unassigned_actors(registration: Registration) -> tuple[int, ...]:
-    """Return actor indices without a server: those of sessions are far apart, so that their random numbers differ."""
+    """Return actor indices without a server: sessions have indices far apart, so that their random numbers differ."""
     digest = hashlib.sha256(registration.session_id.encode()).digest()
     first = int.from_bytes(digest[:4], "little") >> 2
     return tuple(range(first, first + registration.environments))
