@@ -57,9 +57,11 @@ class RecordedEpisodes:
 
     def _episodes_of(self, path: Path) -> Sequence[StepColumns]:
         try:
-            if _description(path) != self.description:
-                raise RecordingError(f"it has another description than {self._paths[0]}: {_description(path)}")
-            table = pq.read_table(path)
+            with pq.ParquetFile(path) as file:
+                description = RecordedSpaces.of(file.schema_arrow)
+                if description != self.description:
+                    raise RecordingError(f"it has another description than {self._paths[0]}: {description}")
+                table = file.read()
             return [] if not len(table) else _File(table, self.description).episodes()
         except RecordingError as error:
             raise RecordingError(f"{path}: {error}") from None
@@ -72,7 +74,6 @@ class _File:
 
     def __init__(self, table: pa.Table, description: RecordedSpaces) -> None:
         self._table, self._description = table, description
-        self._rows = len(table)
         self._observations = self._leaves(description.observation)
         self._actions = self._leaves(description.action)
         self._chosen = self._numbers("chosen", pa.bool_())

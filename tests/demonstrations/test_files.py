@@ -215,8 +215,15 @@ def test_damaged_missing_and_different_files_are_refused(tmp_path: Path) -> None
         RecordedEpisodes(path)
     path.write_bytes(content)
     written(tmp_path, steps_of(3), description=RecordedSpaces(OBSERVATION, Discrete(4), "race", 4))
-    with pytest.raises(RecordingError, match="it has another description than"):
+    (written_now,) = set(tmp_path.iterdir()) - {path}
+    other = written_now.rename(tmp_path / "z.parquet")  # the last one
+    with pytest.raises(RecordingError, match="it has another description than") as caught:
         RecordedEpisodes(tmp_path)
+    assert [str(caught.value).count(str(each)) for each in (path, other)] == [1, 1]
+    other.write_bytes(content[: len(content) // 2])
+    with pytest.raises(RecordingError, match="cannot be read") as caught:
+        RecordedEpisodes(tmp_path)
+    assert str(caught.value).count(str(other)) == 1
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
