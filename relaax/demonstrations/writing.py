@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from relaax.demonstrations.columns import RecordedSpaces, StepColumns
+from relaax.files import write_whole
 
 _log = logging.getLogger(__name__)
 
@@ -63,18 +63,13 @@ class EpisodeFiles:
         self._written_at = self._clock()
         path = self._folder / f"{self._name}-{self._files}.parquet"
         self._files += 1
-        aside = path.with_name(f".{path.name}.partial")
+        content = pa.BufferOutputStream()
+        pq.write_table(self._description.table(waiting), content, compression="zstd")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as file:
-                pq.write_table(self._description.table(waiting), file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
+            write_whole(path, [memoryview(content.getvalue())])
         except OSError as error:
             self._failed = True
-            with contextlib.suppress(OSError):
-                aside.unlink()
             reason = error.strerror or error
             _log.error("recording ends, as %s cannot be written: %s", path, reason)
             return
