@@ -78,12 +78,12 @@ def _play(
                     terminated[index], truncated[index], final[index] = ended.terminated, ended.truncated, ended.final
                     following = next(episodes, None)
                     if following is None:
-                        finals = _finals(description.observation_space, streams, final) if truncated.any() else None
+                        finals = _finals(description.observation_space, streams, final)
                         client.reset(rewards, truncated, finals, actions=actions, chosen=everywhere)
                         return True
                     streams[index] = _Stream(following)
                 states = _batch(description.observation_space, [stream.observation for stream in streams])
-                finals = _finals(description.observation_space, streams, final) if truncated.any() else None
+                finals = _finals(description.observation_space, streams, final)
                 client.step(rewards, states, terminated, truncated, finals, actions=actions, chosen=everywhere)
                 steps += environments
                 show(steps)
@@ -124,6 +124,9 @@ def _batch(space: Space, rows: list[Leaves]) -> Any:
 
 
 def _finals(space: Space, streams: list[_Stream], final: list[Leaves | None]) -> Any:
+    """Return the final observations as a batch, with any observation in other rows; None if no episode has one."""
+    if not any(final):
+        return None
     rows = [
         stream.observation if leaves is None else [leaf[0] for leaf in leaves]
         for stream, leaves in zip(streams, final, strict=True)

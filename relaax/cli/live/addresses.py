@@ -17,7 +17,7 @@ def section_of_service(
 ) -> RlxServerSection:
     """Return a section with the addresses and credentials of the servers. Raises ConfigurationError."""
     run = Path(where)
-    if re.search(r":\d+(,|$)", where):
+    if _is_address(where):
         return _section(where, replay or "", token_file, tls_ca)
     if replay is not None:
         raise ConfigurationError(
@@ -42,7 +42,7 @@ def rlx_address_of(where: str) -> str:
 
     `where` is HOST:PORT, a configuration, or the directory of an active run.
     """
-    if re.search(r":\d+(,|$)", where):
+    if _is_address(where):
         return where
     if not Path(where).is_dir():
         from relaax.server.command.configuration import configured
@@ -52,6 +52,10 @@ def rlx_address_of(where: str) -> str:
     if not found:
         raise ConfigurationError(f"{where}: no log has the address of an RLX server: is it the directory of a run?")
     return found
+
+
+def _is_address(where: str) -> bool:
+    return re.search(r":\d+(,|$)", where) is not None
 
 
 def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
