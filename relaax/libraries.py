@@ -13,12 +13,14 @@ from typing import Any
 
 LIBRARY_VARIABLES = {
     "GRPC_VERBOSITY": "NONE",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 """Each library gets one thread, because a process with several threads cannot be forked, and a machine runs many
-processes. TensorFlow and gRPC log nothing: gRPC would log each failed handshake and each malformed header."""
+processes. Arrow, which TensorFlow imports with pandas, starts no thread. TensorFlow and gRPC log nothing. gRPC would
+log each failed handshake and each malformed header."""
 
 
 def missing_from(environment: Mapping[str, str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ def test_variables_of_a_user_are_kept(processes: Processes) -> None:
     code = "import os; from relaax.cli import main; print(*(os.environ[name] for name in %r))"
     command = processes.start_python(code % (tuple(LIBRARY_VARIABLES),), env={"OMP_NUM_THREADS": "3"})
     assert command.wait(60) == 0, command.report()
-    assert command.lines == ["NONE 3 1 3"]
+    assert command.lines == ["NONE background_thread:false 3 1 3"]
 
 
 @pytest.mark.parametrize("tensorflow", [True, False], ids=["with_tensorflow", "without_tensorflow"])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from relaax.libraries import LIBRARY_VARIABLES
 from relaax.optim import host_optimizers
 from relaax.optim.optimizers import AdaGrad, Adam, Add, FlatVariable, Momentum, Optimizer, OptimizerSpec, RMSProp
 from relaax.optim.vector import FlatVector, HostVector, Vector
@@ -247,6 +248,6 @@ def test_importing_runs_no_operation() -> None:
     # A fork loses threads. TensorFlow starts threads with its first operation.
     modules = "tensorflow, relaax.hosting.gradient_filters, relaax.nn.engine, relaax.optim.host_optimizers"
     code = f"import os, {modules}; print(len(os.listdir('/proc/self/task')))"
-    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
+    environment = LIBRARY_VARIABLES | {"PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert answer.stdout.strip() == "1", answer.stderr

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from relaax.libraries import LIBRARY_VARIABLES
+
 PROGRAM = """
 import os, signal
 import tensorflow as tf
@@ -33,7 +35,7 @@ print(os.waitpid(pid, 0)[1])
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/nn/tensorflow_loading.py")
 def test_device_check_in_a_child_leaves_the_parent_unchanged() -> None:
-    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
+    environment = LIBRARY_VARIABLES | {"PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=240, check=True
     )
