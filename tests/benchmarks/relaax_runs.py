@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.bench.command import ENDLESS
-from relaax.cli.bench.programs import EmulatorForm, emulator_forms
+from relaax.cli.bench.programs import EmulatorForm, emulator_forms, with_network
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan, make_plan
+from relaax.cli.run.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIAL_SECONDS = 3.0
@@ -50,6 +51,18 @@ def alone(form: EmulatorForm, seconds: float) -> float:
     """Return the steps per second of the environments alone. Raises StartError."""
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
         return form.window(seconds, Path(folder))
+
+
+def networked(plan: Plan, seconds: float) -> float:
+    """Return the steps per second of the environments with the training's network. Raises StartError."""
+    with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
+        directory = RunDirectory(Path(folder) / "run")
+        directory.open(fresh=False, max_steps=plan.max_steps)
+        directory.write_configuration(plan)
+        try:
+            return with_network(plan, directory.configuration).window(seconds, Path(folder))
+        finally:
+            directory.close()
 
 
 def fastest_alone(plan: Plan, report_progress: Callable[[str], None]) -> EmulatorForm:

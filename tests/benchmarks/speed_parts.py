@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer_runs import Peer, run
-from relaax_runs import alone, fastest_alone, learned, plan_of, service, training
+from relaax_runs import alone, fastest_alone, learned, networked, plan_of, service, training
 
 from relaax.cli.bench.programs import EmulatorForm
 from relaax.cli.bench.results import percentile
@@ -63,6 +63,7 @@ def boxing_2x8(study: Study, round_: int) -> Figures:
     plan = study.plan(BOXING, 2, 8)
     return {
         "emulator_only": study.emulator(plan),
+        "with_network": networked(plan, study.seconds),
         "training": training(plan, study.seconds).steps_per_second,
         "impala": study.peer("impala", "rllib", "rllib_impala.py", ["boxing"], IMPALAS),
         "impala_as_is": study.peer("impala-as-is", "rllib", "rllib_impala.py", ["boxing", "--as-is"], IMPALAS[1:]),
@@ -77,13 +78,18 @@ def boxing_8x1(study: Study, round_: int) -> Figures:
     Eight processes would cost more: each has its own Python and ale-py.
     """
     plan = plan_of(BOXING, 2, 1, ["run.connections_per_client=4", *study.keys])
-    return {"emulator_only": study.emulator(plan), "training": training(plan, study.seconds).steps_per_second}
+    return {
+        "emulator_only": study.emulator(plan),
+        "with_network": networked(plan, study.seconds),
+        "training": training(plan, study.seconds).steps_per_second,
+    }
 
 
 def cartpole_2x8(study: Study, round_: int) -> Figures:
-    arguments = [ID, "--environments", "16"]
+    arguments, plan = [ID, "--environments", "16"], study.plan(CARTPOLE, 2, 8)
     return {
-        "training": training(study.plan(CARTPOLE, 2, 8), study.seconds).steps_per_second,
+        "with_network": networked(plan, study.seconds),
+        "training": training(plan, study.seconds).steps_per_second,
         "a2c": study.peer("a2c-cartpole", "sb3", "sb3_a2c.py", arguments, THREADS),
     }
 

@@ -34,6 +34,9 @@ from support.run import is_alive
 FIGURES = {
     "emulator_only_steps_per_second": 3_900.0,
     "training_steps_per_second": 2_500.0,
+    "with_network_steps_per_second": 3_200.0,
+    "efficiency": 0.78,
+    "parts_us": {"environments": 512.8, "network": 112.2, "idle": 3.0},
     "training_over_emulator": 0.641,
     "act_latency_ms": {"p50": 0.84, "p99": 3.1, "count": 4000},
     "bridge": "shared_memory",
@@ -84,6 +87,7 @@ def test_table_explains_each_figure() -> None:
         "30,000 items/s",
         "p50 0.60, p99 2.00 ms",
         "0.64",
+        "network 112 µs",
         "p50 0.84, p99 3.10 ms",
         "mean 120, max 121 MB",
         "1,000 updates",
@@ -267,15 +271,14 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
         assert (name in " ".join(bench.lines)) == (name in result)
     assert (result["clients"], result["envs_per_client"], result["seed"]) == (2, 3, 5)
     windows = result["windows"]
-    assert {key: len(values) for key, values in windows.items()} == {
-        "emulator_only": 3,
-        "training": 3,
-        "training_over_emulator": 3,
-    }
+    names = "emulator_only", "with_network", "training", "training_over_emulator", "efficiency"
+    assert {key: len(values) for key, values in windows.items()} == dict.fromkeys(names, 3)
     assert min(windows["emulator_only"]) > 0
     assert min(windows["training"]) > 0
     assert sorted(windows["training"])[1] == result["training_steps_per_second"]
     assert 0 < result["training_over_emulator"] < 2
+    assert 0 < result["efficiency"] < 2
+    assert result["parts_us"]["environments"] > 0
     assert 0 <= result["training_discarded_share"] <= 1
     for name in ("act_latency_ms", "sync_ms"):
         assert 0 < result[name]["p50"] <= result[name]["p99"]

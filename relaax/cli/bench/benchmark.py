@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.bench import results
-from relaax.cli.bench.programs import EmulatorForm, emulator_forms
+from relaax.cli.bench.programs import EmulatorForm, emulator_forms, with_network
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.options import cores
 from relaax.cli.run.plan import Plan
@@ -87,26 +87,40 @@ class Benchmark:
         return best
 
     def _rounds(self, service: MeasuredService, form: EmulatorForm) -> None:
-        """Measure windows of each kind in turn, so that a temporary slowdown of the machine affects all kinds."""
+        """Measure windows of each kind in turn, so that a temporary slowdown of the machine affects all kinds.
+
+        With a replay memory, learners compute at their own pace, so the environments are not measured with the network.
+        """
         alone: list[float] = []
+        computed: list[float] = []
         trained: list[Window] = []
+        network = None if service.learns_separately else with_network(self.plan, service.configuration)
         for number in range(1, ROUNDS + 1):
             place = f"window {number} of {ROUNDS}"
             self.show_activity(f"the environments alone, {place}")
             alone.append(round(form.window(self._window, self.folder / "emulator"), 1))
+            if network is not None:
+                self.show_activity(f"the environments and the network, {place}")
+                computed.append(round(network.window(self._window, self.folder / "network"), 1))
             last = number == ROUNDS
             self.show_activity(f"training, {place}" + (f", then until {self.updates:,} updates" if last else ""))
             trained.append(service.window(self._window, self.updates if last else 0, MEMORY_SECONDS))
-            self.report(f"{place}: emulator_only {alone[-1]:,.0f}, training {trained[-1].steps_per_second:,.0f}")
+            found = {"emulator_only": alone[-1], "training": trained[-1].steps_per_second}
+            found |= {"with_network": computed[-1]} if computed else {}
+            self.report(f"{place}: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in found.items()))
         windows = {"emulator_only": alone, "training": [round(window.steps_per_second, 1) for window in trained]}
-        ratios = results.ratios(windows["training"], alone)
+        ratios = {"training_over_emulator": results.ratios(windows["training"], alone)}
+        if computed:
+            windows["with_network"] = computed
+            ratios["efficiency"] = results.ratios(windows["training"], computed)
+            self.result["parts_us"] = results.parts_us(windows, [window.processor for window in trained])
         pushes, discarded = sum(window.pushes for window in trained), sum(window.discarded for window in trained)
         memory = trained[-1].memory
         assert memory is not None
         self.result |= {
             **{f"{key}_steps_per_second": results.median(values) for key, values in windows.items()},
-            "training_over_emulator": results.median(ratios, 4),
-            "windows": {**windows, "training_over_emulator": ratios},
+            **{key: results.median(values, 4) for key, values in ratios.items()},
+            "windows": {**windows, **ratios},
             "window_seconds": round(self._window, 3),
             "training_discarded_share": round(discarded / pushes, 4) if pushes else None,
             "processor_training": trained[-1].processor.as_json(),

@@ -45,11 +45,12 @@ def bench(
 ) -> None:
     """Measure how fast an experiment is on this machine.
 
-    It measures and explains: the speed of the environments alone and of training, in alternating windows; the latency
-    of an action; a worker's exchange with the parameter server, and with replay servers if the algorithm has a replay
-    memory; memory and start of a worker. The machine should be otherwise idle.
+    It measures and explains: the speed of the environments alone, of the environments with the network, and of
+    training, in alternating windows; the latency of an action; a worker's exchange with the parameter server, and with
+    replay servers if the algorithm has a replay memory; memory and start of a worker. The machine should be otherwise
+    idle.
 
-    With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole: three times
+    With the default --seconds it takes seven minutes for Atari on two cores, and three for CartPole: four times
     --seconds, the time until the workers have made their updates, and a minute for the rest.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.

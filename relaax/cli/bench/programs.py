@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import psutil
 
@@ -32,20 +33,32 @@ def pluralize(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
+class Spent(NamedTuple):
+    """Processor seconds: in the programs themselves, and in the kernel of the operating system for them."""
+
+    user: float
+    system: float
+
+
 def processor_seconds(pids: Iterable[int | None], descendants: bool = False) -> float:
-    """Return user and system seconds of these processes so far. Ended processes count 0.
+    """Return user and system seconds of these processes so far (see `processor_times`)."""
+    return sum(processor_times(pids, descendants))
+
+
+def processor_times(pids: Iterable[int | None], descendants: bool = False) -> Spent:
+    """Return the processor seconds of these processes so far. Ended processes count 0.
 
     `descendants`: include their descendants, such as environments in processes of their own.
     """
-    total = 0.0
+    user = system = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             for one in [process, *(process.children(recursive=True) if descendants else ())]:
                 with contextlib.suppress(psutil.Error):
                     times = one.cpu_times()
-                    total += times.user + times.system
-    return total
+                    user, system = user + times.user, system + times.system
+    return Spent(user, system)
 
 
 def terminate(*processes: Process, seconds: float = 2.0) -> None:
@@ -180,7 +193,7 @@ class Programs:
 class EmulatorForm:
     """A way to run the experiment's environments alone: a name, and commands that run concurrently.
 
-    Actions are drawn at random, without service and client.
+    Actions are drawn at random, without service and client. The commands of `with_network` also compute networks.
     """
 
     name: str
@@ -215,3 +228,17 @@ def emulator_forms(plan: Plan) -> list[EmulatorForm]:
         whole = [*plan.environment_command(RANDOM, total, 0), "--threads", str(cores())]
         found.append(EmulatorForm(f"1 process, {pluralize(cores(), 'thread', 'threads')}", (tuple(whole),)))
     return [form for i, form in enumerate(found) if form.commands not in [other.commands for other in found[:i]]]
+
+
+def with_network(plan: Plan, configuration: Path) -> EmulatorForm:
+    """Return a process for each connection, with its environments and its worker's network.
+
+    `configuration`: file of the effective configuration.
+    """
+    count = plan.run.envs_per_client
+    one_thread = ["--threads", "1"] if is_ale(plan.environment_main) else []
+    commands = []
+    for i in range(plan.run.clients * plan.run.connections_per_client):
+        interpreter, *program = plan.environment_command(RANDOM, count, i * count)
+        commands.append((interpreter, "-m", "relaax.cli.bench.network", str(configuration), *program, *one_thread))
+    return EmulatorForm("with the network", tuple(commands))

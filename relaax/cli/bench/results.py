@@ -8,9 +8,10 @@ import math
 import os
 import platform
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.box import SIMPLE_HEAD
@@ -20,6 +21,9 @@ from relaax import __version__
 from relaax.cli.options import cores
 from relaax.metrics.system import MEGABYTE, available_memory, total_memory
 
+if TYPE_CHECKING:
+    from relaax.cli.bench.service import ProcessorUse
+
 MEANING = {
     "emulator_only_steps_per_second": (
         "Steps per second of the same environments with the same preprocessing, actions drawn beforehand, all cores, "
@@ -27,6 +31,15 @@ MEANING = {
     ),
     "training_steps_per_second": (
         "Steps per second of training through the service, with this configuration's settings, after a warm-up."
+    ),
+    "with_network_steps_per_second": (
+        "Steps per second of the environments with the training's network, computed for the same batches in the same "
+        "process: the upper bound for training with this network on this machine."
+    ),
+    "efficiency": "The fraction of this bound that training reaches.",
+    "parts_us": (
+        "Microseconds of one core for each step of training. The first two are those of the bound; clients and workers "
+        "are what remains of their time."
     ),
     "training_over_emulator": "The fraction of the environments' own speed that training reaches.",
     "act_latency_ms": (
@@ -99,10 +112,37 @@ def unsteady_windows(windows: Mapping[str, Sequence[float]]) -> list[str]:
     ]
 
 
+def parts_us(windows: Mapping[str, Sequence[float]], trained: Sequence[ProcessorUse]) -> dict[str, float]:
+    """Return the parts of a step of training, in microseconds of one core. `trained`: the windows of training.
+
+    Environments and network are measured without training. They are subtracted from the time of clients and workers.
+    """
+    alone, both = (1e6 * cores() / statistics.median(windows[kind]) for kind in ("emulator_only", "with_network"))
+    per_step = 1e6 / sum(use.steps for use in trained)
+    user: defaultdict[str, float] = defaultdict(float)
+    system = idle = 0.0
+    for use in trained:
+        idle += per_step * use.idle_seconds
+        for kind, spent in use.by_kind.items():
+            user[kind] += per_step * spent.user
+            system += per_step * spent.system
+    parts = {
+        "environments": alone,
+        "network": both - alone,
+        "clients and workers": user["client"] + user["worker"] - both,
+        "parameter server": user["parameter_server"],
+        "operating system": system,
+        "idle": idle,
+    }
+    return {name: round(us, 2) for name, us in parts.items()}
+
+
 def format_figure(name: str, value: Any) -> str:
     """Return a figure as text."""
     if isinstance(value, str):
         return value
+    if name == "parts_us":
+        return "\n".join(f"{part} {_number(us)} µs" for part, us in value.items())
     if isinstance(value, Mapping):
         unit = "MB" if name.endswith("_mb") else "ms"
         parts = ("mean", "max") if "mean" in value else ("p50", "p99")

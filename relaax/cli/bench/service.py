@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.bench.programs import START_SECONDS, Programs, processor_seconds, terminate
+from relaax.cli.bench.programs import START_SECONDS, Programs, Spent, processor_times, terminate
 from relaax.cli.run.plan import Plan, run_tokens
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
@@ -66,15 +66,17 @@ class ProcessorUse:
     seconds: float
     steps: int
     pushes: int
-    by_kind: Mapping[str, float]
+    by_kind: Mapping[str, Spent]
+    idle_seconds: float
+    """Seconds in which cores of the machine were idle, added over all cores."""
 
     def as_json(self) -> dict[str, Any]:
         """Return microseconds of one core: per step for clients and workers, per push for servers and learners."""
         per = {"client": self.steps, "worker": self.steps}
         found = {
             kind: round(1e6 * seconds / count, 2)
-            for kind, seconds in self.by_kind.items()
-            if seconds > 0 and (count := per.get(kind, self.pushes)) > 0
+            for kind, spent in self.by_kind.items()
+            if (seconds := sum(spent)) > 0 and (count := per.get(kind, self.pushes)) > 0
         }
         return {
             "connections": self.connections,
@@ -135,6 +137,16 @@ class MeasuredService:
         self._supervisor.kill()
         self._reader.close()
         self._directory.close()
+
+    @property
+    def configuration(self) -> Path:
+        """File of the effective configuration."""
+        return self._directory.configuration
+
+    @property
+    def learns_separately(self) -> bool:
+        """Whether learners are processes of their own, or use a replay memory in the workers."""
+        return bool(self._supervisor.replay_addresses)
 
     def stop(self) -> None:
         """Stop the servers in order; the last checkpoint is written."""
@@ -228,13 +240,18 @@ class MeasuredService:
         self, programs: Programs, connections: int, environments: int, seconds: float
     ) -> tuple[ProcessorUse, float, int]:
         """Measure an interval of training; return its processor use, its start, and the number of discarded pushes."""
-        before, first, begin = self._processor(programs), self._progress(), time.monotonic()
+        before, first = self._processor(programs), self._progress()
+        idle, begin = psutil.cpu_times().idle, time.monotonic()
         programs.wait(seconds)
         last, length = self._progress(), time.monotonic() - begin
+        idle = psutil.cpu_times().idle - idle
         # At least 0: a process may have ended, and then counts 0.
-        spent = {kind: max(0.0, after - before[kind]) for kind, after in self._processor(programs).items()}
+        spent = {
+            kind: Spent(*(max(0.0, a - b) for a, b in zip(after, before[kind], strict=True)))
+            for kind, after in self._processor(programs).items()
+        }
         steps, pushes = last.global_step - first.global_step, _pushes(last) - _pushes(first)
-        use = ProcessorUse(connections, environments, length, steps, pushes, spent)
+        use = ProcessorUse(connections, environments, length, steps, pushes, spent, idle)
         return use, begin, last.discarded - first.discarded
 
     def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
@@ -269,13 +286,13 @@ class MeasuredService:
         command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
         return Programs("single", [command], self._folder / "clients", self._tokens.of(CLIENT))
 
-    def _processor(self, programs: Programs) -> dict[str, float]:
+    def _processor(self, programs: Programs) -> dict[str, Spent]:
         """Return the processor seconds so far, by kind of process."""
         roles = {"parameter_server": PARAMETER_SERVER, "replay_server": REPLAY_SERVER, "learner": LEARNER}
         return {
-            "client": processor_seconds(programs.pids, descendants=True),
-            "worker": processor_seconds(self._descendants() - self._without_clients),
-        } | {kind: processor_seconds(self._supervisor.pids(role)) for kind, role in roles.items()}
+            "client": processor_times(programs.pids, descendants=True),
+            "worker": processor_times(self._descendants() - self._without_clients),
+        } | {kind: processor_times(self._supervisor.pids(role)) for kind, role in roles.items()}
 
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):

@@ -6,17 +6,22 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from relaax import rlx
 from relaax.client.connection.failure import CannotWrite
+from relaax.client.connection.values import values_of
 from relaax.client.program.agents import RandomAgent
 from relaax.client.program.checked_env import autoreset_of
 
 Act = Callable[[Any], Any]
+Work = Callable[[rlx.Space, rlx.Space, int], Callable[[], None]]
+"""A function of observation space, action space and number of environments. It returns the work of a step."""
 
 LINE_SECONDS = 0.2
 DRAWN_ACTIONS = 1024
@@ -169,12 +174,25 @@ class Paced(_Wrapper):
         return actions
 
 
+_work: ContextVar[Work | None] = ContextVar("work", default=None)
+
+
+@contextmanager
+def working(work: Work) -> Iterator[None]:
+    """Do this work after each step of `step_alone` in this block."""
+    token = _work.set(work)
+    try:
+        yield
+    finally:
+        _work.reset(token)
+
+
 def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     """Step an Env or a VectorEnv of gymnasium until an exception is raised, and write its progress to `file`.
 
     1,024 actions are drawn before the first step and used in rotation; with an action mask, each step draws. Besides
-    `env.step` there are only a clock, a counter, and a reset if the environment has no autoreset. The lines of the file
-    have `time` and `steps`, as in `Measured`.
+    `env.step` there are only a clock, a counter, the work of `working`, and a reset if the environment has no
+    autoreset. The lines of the file have `time` and `steps`, as in `Measured`.
     """
     is_vector = hasattr(env, "single_observation_space")
     names = ("single_observation_space", "single_action_space") if is_vector else ("observation_space", "action_space")
@@ -182,6 +200,9 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     agent = RandomAgent(observation_space, action_space, env.num_envs if is_vector else None, seed)
     drawn = itertools.cycle([] if agent.masked else [agent.init(None) for _ in range(DRAWN_ACTIONS)])
     act: Act = agent.init if agent.masked else lambda states: next(drawn)
+    start_work = _work.get()
+    spaces = values_of(observation_space).space, values_of(action_space).space
+    work = None if start_work is None else start_work(*spaces, env.num_envs if is_vector else 1)
     steps = 0
     with JsonLines(file) as lines:
         try:
@@ -189,6 +210,8 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
             lines.write({"steps": steps})
             for taken in (_vector if is_vector else _single)(env, act, states):
                 steps += taken
+                if work is not None:
+                    work()
                 if time.monotonic() >= lines.due:
                     lines.write({"steps": steps})
         finally:
