@@ -70,13 +70,18 @@ def test_ratio_is_computed_within_a_round(module: Any, tmp_path: Path) -> None:
     ]
     assert speed.ratio("training", "emulator_only")(rounds) == 0.6
     assert speed.medians("training", "emulator_only")(rounds) == 0.35
-    bar = next(bar for bar in speed.BARS if bar.part == "boxing-2x8")
+    bar = next(bar for bar in speed.BARS if bar.what == "training over the environments alone")
     assert bar.row(rounds).endswith("| 0.60 | ≥ 0.60 | yes |")
     assert bar.row(rounds[2:]).endswith("| 0.10 | ≥ 0.60 | **no** |")
     rows = module("rows").Rows(tmp_path / "speed.csv")
-    rows.add("boxing-2x8", 0, 1, rounds[0] | {"impala": 20.0, "impala_as_is": 15.0, "a2c": 30.0, "a2c_as_is": 12.0})
+    rows.add(
+        "boxing-2x8",
+        0,
+        1,
+        rounds[0] | {"with_network": 80.0, "impala": 20.0, "impala_as_is": 15.0, "a2c": 30.0, "a2c_as_is": 12.0},
+    )
     assert "| boxing-2x8 | training | 60 | 60 to 60 | 1 |" in speed.tables(rows)
-    assert "over RLlib's IMPALA, 2 x 8 | 3.00 | ≥ 3.00 | yes |" in speed.tables(rows)
+    assert "over RLlib's IMPALA, 2 x 8 | 3.00 | ≥ 3.20 | **no** |" in speed.tables(rows)
     assert "latency" not in speed.tables(rows), "a part that was not measured has no row"
     assert {bar.part for bar in speed.BARS} == speed.PARTS.keys()
 
