@@ -28,7 +28,8 @@ class ContinuousAgent(ReplayAgent):
         places = networks.layout({}).slices
         self._policy_place, self._critic_place = places[POLICY], places[CRITIC]
         self._action_map = ActionMap(context.action_space)
-        super().__init__(config, context, networks.policy, make_learner)
+        # The critic's inputs are an image and an action in one vector, so its network cannot subtract the mean image.
+        super().__init__(config, context, networks.policy, make_learner, mean_in_network=False)
         self._critic: Actor | None = None
         if config.actors_set_priorities and not context.exploit:
             self._critic = make_engine(networks.critic, np.float32, (1, None))

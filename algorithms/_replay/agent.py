@@ -35,11 +35,19 @@ class ReplayAgent(AgentBase):
     out_of_step = chosen_actions = True
 
     def __init__(
-        self, config: ReplayConfig, context: AgentContext, spec: NetworkSpec, make_learner: MakeLearner
+        self,
+        config: ReplayConfig,
+        context: AgentContext,
+        spec: NetworkSpec,
+        make_learner: MakeLearner,
+        mean_in_network: bool = True,
     ) -> None:
-        """`spec`: the network that chooses actions. `make_learner` makes a bundled learner."""
+        """`spec`: the network that chooses actions. `make_learner` makes a bundled learner.
+
+        `mean_in_network`: see `Inputs`.
+        """
         super().__init__(config, context)
-        self._inputs = Inputs(config, context, spec)
+        self._inputs = Inputs(config, context, spec, mean_in_network)
         self._transitions = Transitions(
             context.replay.writers if context.replay else [],
             config.layout(context.observation_space),

@@ -29,12 +29,19 @@ class ReplayLearner(LearnerBase):
     It pushes each gradient without waiting for the reply. New priorities are the sizes of the errors.
     """
 
-    def __init__(self, config: ReplayConfig, context: LearnerContext, pixels: int) -> None:
-        """`pixels`: the number of a network input's pixels (`NetworkSpec.pixels`)."""
+    def __init__(
+        self, config: ReplayConfig, context: LearnerContext, pixels: int, mean_in_network: bool = False
+    ) -> None:
+        """`pixels`: the number of a network input's pixels (`NetworkSpec.pixels`).
+
+        `mean_in_network`: whether networks subtract the mean image (see `Normalization`).
+        """
         super().__init__(config, context)
         self._layout = config.layout(context.observation_space)
         statistics = agent_statistics(config, context.observation_space)
-        self._normalization = Normalization(statistics, config.rewards_gamma, 0, context.metrics, pixels)
+        self._normalization = Normalization(
+            statistics, config.rewards_gamma, 0, context.metrics, pixels, mean_in_network
+        )
         self._dtype = self._normalization.input_dtype(self._layout.dtype)
         self._beta = LinearAnnealing(
             config.importance_exponent, config.final_importance_exponent, config.max_global_step

@@ -99,6 +99,7 @@ class Agent(AgentBase):
         self._epsilon_ranks: range | None = None  # the actors' ranks for which final epsilons were drawn
         self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
         self._target_parameters: Array | None = None
+        self._mean: Array | None = None  # the mean image of the target network
         self._exchange = Exchange(config, context)
         self._use(self._exchange.pull())
 
@@ -223,14 +224,15 @@ class Agent(AgentBase):
         if pulled is None:
             return
         self._pulled = pulled
-        self._actor.set_parameters(pulled.parameters)
         self._inputs.set_statistics(pulled)
+        mean = self._inputs.mean_image
+        self._actor.set_parameters(pulled.parameters, mean)
         ranks = range(pulled.actor_rank, pulled.actor_rank + self.context.environments)
         if ranks != self._epsilon_ranks:
             config, self._epsilon_ranks = self.config, ranks
             final = drawn_epsilons(self.context.seed, ranks, config.final_epsilons, config.final_epsilon_probabilities)
             self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
-        if self._target is not None and pulled.target is not self._target_parameters:
+        if self._target is not None and (pulled.target is not self._target_parameters or mean is not self._mean):
             assert pulled.target is not None, "a value-based agent needs a target network"
-            self._target.set_parameters(pulled.target)
-            self._target_parameters = pulled.target
+            self._target.set_parameters(pulled.target, mean)
+            self._target_parameters, self._mean = pulled.target, mean

@@ -188,5 +188,5 @@ class Agent(AgentBase):
     def _use(self, pulled: Pulled | None) -> None:
         """Use new parameters, if there are any."""
         if pulled is not None:
-            self._actor.set_parameters(pulled.parameters)
             self._inputs.set_statistics(pulled)
+            self._actor.set_parameters(pulled.parameters, self._inputs.mean_image)

@@ -76,4 +76,4 @@ class Agent(ReplayAgent):
 
     def _use(self, pulled: Pulled) -> None:
         super()._use(pulled)
-        self._actor.set_parameters(pulled.parameters)
+        self._actor.set_parameters(pulled.parameters, self._inputs.mean_image)

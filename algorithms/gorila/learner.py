@@ -32,11 +32,13 @@ class Learner(ReplayLearner):
     def __init__(self, config: DeepQConfig, context: LearnerContext) -> None:
         self._q = action_values(config, context.action_space)
         spec = value_network(config, context.observation_space, self._q)
-        super().__init__(config, context, spec.pixels)
+        super().__init__(config, context, spec.pixels, mean_in_network=True)
+        self._shape = spec.inputs
         self._online = make_engine(spec, self._dtype, (1, config.batch_size))
         self._target = make_engine(spec, self._dtype, (1, None))
         self._held_out = HeldOutStates(config.held_out_states)
         self._target_parameters: Array | None = None
+        self._mean: Array | None = None  # the mean image of the target network
         self._has_margins = config.demonstration_weight > 0
         self._use(self.exchange.pull())
 
@@ -76,8 +78,9 @@ class Learner(ReplayLearner):
 
     def _use(self, pulled: Pulled) -> None:
         super()._use(pulled)
-        self._online.set_parameters(pulled.parameters)
+        mean = self._normalization.mean_image(self._shape)
+        self._online.set_parameters(pulled.parameters, mean)
         assert pulled.target is not None, "a gorila learner needs a target network"
-        if pulled.target is not self._target_parameters:
-            self._target.set_parameters(pulled.target)
-            self._target_parameters = pulled.target
+        if pulled.target is not self._target_parameters or mean is not self._mean:
+            self._target.set_parameters(pulled.target, mean)
+            self._target_parameters, self._mean = pulled.target, mean

@@ -37,7 +37,10 @@ class Inputs:
     `unwanted`: bool [N], where the environment will ignore the next action; None if all wait for it.
     """
 
-    def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
+    def __init__(
+        self, config: AgentConfig, context: AgentContext, spec: NetworkSpec, mean_in_network: bool = True
+    ) -> None:
+        """`mean_in_network`: whether the agent passes `mean_image` to its network (`Actor.set_parameters`)."""
         n, space = context.environments, without_mask(config.action_mask, context.observation_space)
         self._mask_part = part = mask_part(config.action_mask, context.observation_space)
         choices = choices_of(context.action_space)
@@ -47,13 +50,18 @@ class Inputs:
         frames = history(config.history_len, image_of(space, self._image))
         self._encoder = ObservationEncoder(space, n, frames, self._image)
         statistics = agent_statistics(config, context.observation_space)
-        self.normalization = Normalization(statistics, config.rewards_gamma, n, context.metrics, spec.pixels)
+        self.normalization = Normalization(
+            statistics, config.rewards_gamma, n, context.metrics, spec.pixels, mean_in_network
+        )
         self.normalized = self.normalization.observations
         """Function that normalises inputs [N, ...]. The next call overwrites its array of images."""
         self.dtype = self.normalization.input_dtype(self._encoder.dtype)
         self._bound = reward_bound(config.reward_clipping, space)
         self.newest: Array = np.zeros(0)
         self.unnormalized = self.newest
+        self.mean_image: npt.NDArray[np.float32] | None = None
+        """The argument `mean` of the network's `set_parameters`, after each `set_statistics`. While a rollout is
+        collected, it does not change."""
         self.restart: Mask = np.ones(n, np.bool_)
         self.held: Mask | None = None
         self.unwanted: Mask | None = None
@@ -115,6 +123,7 @@ class Inputs:
     def set_statistics(self, pulled: Pulled) -> None:
         """Normalise by the statistics of `pulled` from now on."""
         self.normalization.set_statistics(pulled)
+        self.mean_image = self.normalization.mean_image(self._spec.inputs)
 
     def policy_graph(
         self, parameters: npt.NDArray[np.float32], heads: tuple[str, ...], greedy: tuple[GreedyAction, ...]

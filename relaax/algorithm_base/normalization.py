@@ -35,7 +35,7 @@ class MeanImage:
         """`size`: number of values in one frame; `max_pixel`: the largest pixel value, 255 for bytes."""
         self._name, self._size, self._metrics, self._max_pixel = name, size, metrics, max_pixel
         self._moments = Moments.zeros(size)
-        self._repeated: Array | None = None
+        self._repeated: npt.NDArray[np.float32] | None = None
         self._inputs: Array | None = None
         self._memory: npt.NDArray[np.float32] = np.empty(0, np.float32)
 
@@ -63,15 +63,23 @@ class MeanImage:
         The stacks are 0..max_pixel, [N, H, W, C x history] or flat. The next call overwrites the result: allocating
         memory would take several times as long as the computation.
         """
-        if self._repeated is None:
-            self._repeated = (self._max_pixel * self.repeated(inputs.shape[1:])).astype(np.float32)
+        mean = self.in_pixels(inputs.shape[1:])
         if self._memory.shape != inputs.shape:
             self._memory = np.empty(inputs.shape, np.float32)
         images = self._memory
         images[...] = inputs
-        images -= self._repeated
+        images -= mean
         images *= np.float32(1 / self._max_pixel)
         return images
+
+    def in_pixels(self, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return the mean image, repeated for each stacked frame, 0..max_pixel, float32 [H, W, C x history].
+
+        The result is another array only if the mean image has changed.
+        """
+        if self._repeated is None:
+            self._repeated = (self._max_pixel * self.repeated(shape)).astype(np.float32)
+        return self._repeated
 
     def repeated(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Return the mean image, repeated for each stacked frame, from 0 to 1, float64 [H, W, C x history]."""
@@ -127,12 +135,15 @@ class Normalization:
         environments: int,
         metrics: MetricsRecorder,
         pixels: int = 0,
+        in_network: bool = False,
     ) -> None:
         """`statistics`: the result of `normalized_statistics`; `gamma`: the discount of rewards.
 
         `pixels`: number of inputs that are pixels, if an image is combined with numbers (`NetworkSpec.pixels`).
+        `in_network`: the network subtracts the mean image from images of bytes (`mean_image`), which is faster.
         """
         self._gamma, self._pixels = gamma, pixels
+        self._in_network = in_network and not pixels
         max_pixel = 1 if pixels else MAX_PIXEL
         self._statistics = {name: Statistic(name, n, metrics) for name, n in statistics.items() if name != IMAGE}
         self._image = MeanImage(IMAGE, statistics[IMAGE], metrics, max_pixel) if IMAGE in statistics else None
@@ -183,7 +194,7 @@ class Normalization:
         return self._normalize_image(inputs) if self._image else self._normalize_numbers(inputs)
 
     def _normalize_image(self, inputs: Array) -> Array:
-        return self._image.subtract_from(inputs) if self._image else inputs
+        return self._image.subtract_from(inputs) if self._image and not self._in_network else inputs
 
     def _normalize_numbers(self, inputs: Array) -> Array:
         if not self._observation:
@@ -193,7 +204,11 @@ class Normalization:
 
     def input_dtype(self, dtype: npt.DTypeLike) -> npt.DTypeLike:
         """Return the dtype that `observations` returns for inputs of `dtype`."""
-        return np.float32 if self._image else dtype
+        return np.float32 if self._image and not self._in_network else dtype
+
+    def mean_image(self, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+        """Return what the network subtracts from inputs of this shape, float32, 0..255; None to subtract nothing."""
+        return self._image.in_pixels(shape) if self._image and self._in_network else None
 
     def mean_and_std(self, shape: tuple[int, ...]) -> tuple[Array, Array] | tuple[None, None]:
         """Return mean and standard deviation for inputs of this shape, float64 each; None without normalisation.

@@ -41,15 +41,19 @@ class Actor(ABC):
     """A network with parameters that computes outputs for a batch."""
 
     @abstractmethod
-    def set_parameters(self, parameters: Array) -> None:
-        """Use these parameters, float32 [P], which must not change later. Raises ValueError if the length is wrong."""
+    def set_parameters(self, parameters: Array, mean: Array | None = None) -> None:
+        """Use these parameters, float32 [P]. Raises ValueError if the length is wrong.
+
+        `mean`: float32 [*spec.inputs], the mean of pixels from 0 to 255. It is subtracted from inputs of uint8 before
+        they are scaled; None to subtract nothing. Neither array may change later.
+        """
 
     @abstractmethod
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         """Compute the outputs for one step of N environments.
 
         Args:
-          inputs: [N, *spec.inputs], float32, or uint8 for pixels. Pixels are scaled to the range from 0 to 1.
+          inputs: [N, *spec.inputs], float32, or uint8 for pixels. Pixels are scaled by 1 / 255, after `mean`.
           state: float32 [N, spec.state_size], the state of an LSTM; zero if an episode starts.
           keep: the row that these inputs will have in the batch of the next gradient. If the parameters do not change,
             that gradient reuses the result. This saves time and does not change the gradient. Before that gradient, do

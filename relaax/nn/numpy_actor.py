@@ -21,13 +21,16 @@ class NumpyActor(Actor):
         self._spec = spec
         self._layout = spec.layout()
         self._views: dict[str, Array] = {}
+        self._mean: Array | None = None
 
-    def set_parameters(self, parameters: Array) -> None:
-        self._views = self._layout.views(parameters)
+    def set_parameters(self, parameters: Array, mean: Array | None = None) -> None:
+        self._views, self._mean = self._layout.views(parameters), mean
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         if inputs.dtype == np.uint8:
             inputs = inputs.astype(np.float32)
+            if self._mean is not None:
+                inputs -= self._mean
             inputs /= np.float32(255)
         return forward_numpy(self._spec, self._views, inputs, state)
 

@@ -23,11 +23,13 @@ class TensorFlowEngine(Engine):
         self._spec = spec
         self._layout = spec.layout()
         self._parameters: Any = None
+        self._no_mean = self._mean = tf.zeros(spec.inputs)
         # No autograph: it is not needed here, and costs memory, time and files.
         self._forward = tf.function(
             self._outputs,
             input_signature=[
                 tf.TensorSpec([self._layout.size], tf.float32),
+                tf.TensorSpec(spec.inputs, tf.float32),
                 tf.TensorSpec([None, None, *spec.inputs], tf.as_dtype(input_dtype)),
                 tf.TensorSpec([None, spec.state_size], tf.float32),
                 tf.TensorSpec([None, None], tf.bool),
@@ -35,12 +37,15 @@ class TensorFlowEngine(Engine):
             autograph=False,
         )
 
-    def set_parameters(self, parameters: Array) -> None:
+    def set_parameters(self, parameters: Array, mean: Array | None = None) -> None:
         self._layout.views(parameters)  # raises ValueError if the length is wrong
+        self._mean = self._no_mean if mean is None else tf.convert_to_tensor(mean)
         self._parameters = tf.convert_to_tensor(parameters)
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
-        outputs, after = self._forward(self._parameters, inputs[None], state, np.zeros((1, len(inputs)), np.bool_))
+        outputs, after = self._forward(
+            self._parameters, self._mean, inputs[None], state, np.zeros((1, len(inputs)), np.bool_)
+        )
         return {head: output.numpy() for head, output in outputs.items()}, after.numpy()
 
     def gradient(
@@ -53,7 +58,7 @@ class TensorFlowEngine(Engine):
     ) -> Array:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._parameters)
-            outputs, _ = self._forward(self._parameters, inputs, state, restart)
+            outputs, _ = self._forward(self._parameters, self._mean, inputs, state, restart)
         gradient: Array = tape.gradient(outputs, self._parameters, _derivatives(outputs, loss, restart.size)).numpy()
         return gradient
 
@@ -62,17 +67,17 @@ class TensorFlowEngine(Engine):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(given)
             no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)
-            outputs, _ = self._forward(self._parameters, given[None], no_state, no_restart)
+            outputs, _ = self._forward(self._parameters, self._mean, given[None], no_state, no_restart)
         gradient: Array = tape.gradient(outputs, given, _derivatives(outputs, loss, count)).numpy()
         return gradient[:, self._spec.pixels :]
 
-    def _outputs(self, flat: Any, inputs: Any, state: Any, restart: Any) -> tuple[dict[str, Any], Any]:
+    def _outputs(self, flat: Any, mean: Any, inputs: Any, state: Any, restart: Any) -> tuple[dict[str, Any], Any]:
         """Return the heads' outputs, [T * N, width], and the state after the last step."""
         shapes = self._layout.shapes
         parts = zip(shapes.items(), tf.split(flat, self._layout.sizes), strict=True)
         named = {name: tf.reshape(part, shape) for (name, shape), part in parts}
         if inputs.dtype == tf.uint8:
-            inputs = tf.cast(inputs, tf.float32) / 255.0
+            inputs = (tf.cast(inputs, tf.float32) - mean) / 255.0
         outputs, state = forward(self._spec, named, inputs, state, restart)
         return {head: tf.reshape(output, [-1, self._spec.heads[head]]) for head, output in outputs.items()}, state
 

@@ -44,27 +44,60 @@ def step(observations: list[np.ndarray], first: tuple[int, ...] = ()) -> StepRes
 
 
 def inputs_of(agent: Any) -> list[list[float]]:
-    """Return 255 times the upper left pixel of the network's newest inputs, by environment, oldest frame first."""
-    assert agent._inputs.newest.dtype == np.float32
-    return (agent._inputs.newest[:, 0, 0] * 255).round(3).tolist()
+    """Return the upper left pixel of the newest inputs minus the mean, by environment, oldest frame first."""
+    assert agent._inputs.newest.dtype == np.uint8
+    return (agent._inputs.newest[:, 0, 0] - agent._inputs.mean_image[0, 0]).round(3).tolist()
 
 
-@pytest.mark.parametrize("name", ["da3c", "async_q"])
-def test_network_input_is_the_difference_from_the_mean(name: str) -> None:
-    agent, _ = agent_with(name)
+@pytest.mark.parametrize(("name", "key"), [("da3c", "episode_len"), ("async_q", "update_interval")])
+def test_network_input_is_the_difference_from_the_mean(name: str, key: str) -> None:
+    agent, _ = agent_with(name, **{key: 1})
     agent.reset(frames(100, 200))
     assert inputs_of(agent) == [[100, 100], [200, 200]], "the mean has no frames yet"
-    agent.step(step(frames(150, 250)))  # the mean of 100 and 200 is 150
+    agent.step(step(frames(150, 250)))
+    agent.learn()  # the mean of 100 and 200 is 150
     assert inputs_of(agent) == [[-50, 0], [50, 100]]
-    agent.step(step(frames(175, 175)))  # the mean of 100, 200, 150 and 250 is 175
+    agent.step(step(frames(175, 175)))
+    agent.learn()  # the mean of 100, 200, 150 and 250 is 175
     assert inputs_of(agent) == [[-25, 0], [75, 0]]
 
 
+def test_mean_does_not_change_within_a_rollout() -> None:
+    agent, _ = agent_with(episode_len=2)
+    agent.reset(frames(100, 200))
+    agent.step(step(frames(150, 250)))
+    agent.learn()
+    assert inputs_of(agent) == [[100, 150], [200, 250]], "the mean has no frames yet"
+    agent.step(step(frames(150, 250)))
+    agent.learn()
+    assert inputs_of(agent) == [[-25, -25], [75, 75]], "the mean of 100, 200, 150 and 250 is 175"
+
+
+@pytest.mark.parametrize("name", ["da3c", "gorila"])
+def test_network_gets_the_mean_with_its_parameters(name: str) -> None:
+    agent, parameters_client = agent_with(name, exploit=True)
+    agent.reset(frames(100, 200))
+    before = outputs_of(agent)
+    parameters_client.publish(parameters_client.parameters, {IMAGE: Moments(1, np.full(4, 255.0), np.zeros(4))})
+    agent._exchange._pulled_at = 0.0  # an agent in exploit mode pulls once a second
+    agent.step(step(frames(100, 200)))
+    after = outputs_of(agent)
+    assert all(not np.array_equal(before[head], after[head]) for head in before)
+
+
+def outputs_of(agent: Any) -> dict[str, Any]:
+    outputs: dict[str, Any] = agent._actor.act(agent._inputs.newest, agent._inputs.state)[0]
+    return outputs
+
+
 def test_void_frames_do_not_change_the_mean() -> None:
-    agent, _ = agent_with()
+    agent, _ = agent_with(episode_len=1)
     agent.reset(frames(100, 200))
     agent.step(step(frames(0, 0), first=(1,)))
-    assert inputs_of(agent)[0] == [0, -100], "the second environment's first frame was void"
+    agent.learn()
+    agent.step(step(frames(0, 0)))
+    agent.learn()
+    assert agent._inputs.mean_image[0, 0, 0] == pytest.approx(100 / 3), "of 100, 0 and 0; the step from 200 was void"
 
 
 def test_mean_of_all_workers_is_fixed_once_complete() -> None:

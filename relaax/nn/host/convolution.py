@@ -54,6 +54,26 @@ def _blocks_kernel(images: Any, blocks: Any, count: Any, shape: Any) -> None:
                     blocks[target + i] = images[source + i]
 
 
+@compiled_once(types.Array(types.uint8, 1, "C", readonly=True), READ, FLAT, NUMBER, types.UniTuple(NUMBER, 6))
+def _differences(images: Any, mean: Any, blocks: Any, count: Any, shape: Any) -> None:
+    height, width, channels, rows, columns, side = shape
+    piece, line = side * channels, width * channels
+    depth = piece * side
+    for image in range(count):
+        for y in range(min(height, rows * side)):
+            source, at = (image * height + y) * line, y * line
+            target = (image * rows + y // side) * columns * depth + (y % side) * piece
+            for _ in range(min(columns, width // side)):
+                for i in range(piece):
+                    blocks[target + i] = images[source + i] - mean[at + i]
+                source += piece
+                at += piece
+                target += depth
+            if columns * side > width:
+                for i in range((width % side) * channels):
+                    blocks[target + i] = images[source + i] - mean[at + i]
+
+
 @cache
 def _blocks(dtype: Any) -> Kernel:
     images = types.Array(from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
@@ -110,7 +130,7 @@ def _relu_gradient(gradient: Any, outputs: Any) -> None:
 
 def compile_kernels() -> None:
     """Compile the kernels for images of bytes before a fork. This takes seconds the first time, later milliseconds."""
-    _blocks(np.uint8), _add(), _spread(), _relu_gradient()
+    _blocks(np.uint8), _differences(), _add(), _spread(), _relu_gradient()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +206,15 @@ class BlockConvolution:
         scaled: Array = whole[: self._kernel, : self._kernel] * np.float32(scale)
         return scaled
 
-    def lay_out(self, images: Images, blocks: Array) -> None:
-        """Write images [B, height, width, channels], contiguous, as float32 blocks [B, *size]."""
-        _blocks(images.dtype)(images.reshape(-1), blocks.reshape(-1), len(images), self._image)
+    def lay_out(self, images: Images, blocks: Array, mean: Array | None) -> None:
+        """Write images [B, height, width, channels], contiguous, as float32 blocks [B, *size].
+
+        `mean`: subtracted from images of uint8, float32 [height, width, channels]; None to subtract nothing.
+        """
+        if mean is None:
+            _blocks(images.dtype)(images.reshape(-1), blocks.reshape(-1), len(images), self._image)
+        else:
+            _differences()(images.reshape(-1), mean.reshape(-1), blocks.reshape(-1), len(images), self._image)
 
     def add(self, products: Array, outputs: Array, relu: bool) -> None:
         """Compute outputs from the contributions of blocks, with the bias, and with the activation if `relu`.
@@ -219,6 +245,7 @@ class Convolutions:
 
     def __init__(self, spec: NetworkSpec, trunk: str, scratch: Scratch) -> None:
         self._tanh, self._scratch, self._scale = spec.activation == "tanh", scratch, 1.0
+        self._mean: Array | None = None
         self._names = [f"{trunk}conv{index}" for index in range(len(spec.convolutions))]
         self._each: list[BlockConvolution] = []
         height, width, channels = spec.convolved
@@ -231,9 +258,12 @@ class Convolutions:
         self.sizes = [convolution.outputs.size for convolution in self._each]
         self._chunk = max(1, CHUNK_BYTES // max(4 * c.blocks.count * (c.blocks.depth + c.width) for c in self._each))
 
-    def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Use these kernels and biases. `scale`: factor of the images' pixels. The first kernel is multiplied by it."""
-        self._scale = scale
+    def set_parameters(self, views: Mapping[str, Array], scale: float, mean: Array | None = None) -> None:
+        """Use these kernels and biases. `scale`: factor of the images' pixels. The first kernel is multiplied by it.
+
+        `mean`: see `BlockConvolution.lay_out`.
+        """
+        self._scale, self._mean = scale, mean
         for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
             convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], 1.0 if index else scale)
 
@@ -291,7 +321,7 @@ class Convolutions:
             return layers[index - 1][part].reshape(-1, shape.depth)
         images = np.ascontiguousarray(images[part])
         blocks = self._scratch.array("blocks", len(images), shape.size)
-        self._each[0].lay_out(images, blocks)
+        self._each[0].lay_out(images, blocks, self._mean)
         return blocks.reshape(-1, shape.depth)
 
 

@@ -43,8 +43,8 @@ class HostEngine(Engine):
         self._kept: set[int] = set()  # rows of `_learning`, of `_environments` examples each
         self._environments = 0
 
-    def set_parameters(self, parameters: Array) -> None:
-        self._network.set_parameters(parameters, self._pixels)
+    def set_parameters(self, parameters: Array, mean: Array | None = None) -> None:
+        self._network.set_parameters(parameters, self._pixels, mean if self._pixels else None)
         self._kept.clear()
 
     def forget(self) -> None:

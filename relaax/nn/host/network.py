@@ -68,16 +68,21 @@ class HostNetwork:
         self._flattens = not spec.convolutions
         self._parameters: Array = np.zeros(0, np.float32)
         self._scale = 1.0
+        self._mean: Array | None = None
         self._trunks_are_current = False  # whether the trunks have the current parameters
         self.sizes = [trunk.sizes for trunk in self._trunks]
         self.example_bytes = 4 * sum(map(sum, self.sizes))
         """Bytes of `Activations` for one example."""
 
-    def set_parameters(self, vector: Array, pixels: bool) -> None:
-        """Use these parameters, float32 [P]. The array must not change later. `pixels`: inputs are bytes."""
+    def set_parameters(self, vector: Array, pixels: bool, mean: Array | None = None) -> None:
+        """Use these parameters, float32 [P]. Neither array may change later.
+
+        `pixels`: inputs are bytes. `mean`: subtracted from them, float32 [*spec.inputs]; None to subtract nothing.
+        """
         if vector.shape != self._parameters.shape:
             self._layout.views(vector)  # raises ValueError if the length is wrong
         self._parameters, self._scale, self._trunks_are_current = vector, BYTE_SCALE if pixels else 1.0, False
+        self._mean = mean
 
     def forward(
         self, inputs: Images, activations: Activations, at: int, state: Array = NO_STATE, restart: Mask | None = None
@@ -158,7 +163,7 @@ class HostNetwork:
         if not self._trunks_are_current:
             views = self._layout.views(self._parameters)
             for trunk in self._trunks:
-                trunk.set_parameters(views, self._scale)
+                trunk.set_parameters(views, self._scale, self._mean)
             self._trunks_are_current = True
 
     def _backward_dense(
@@ -181,12 +186,15 @@ class HostNetwork:
         dense.backward(self._parameters, flat, activations.memory, activations.count, start, by_outputs, out)
 
     def _flat(self, inputs: Images) -> Array:
-        """Return inputs scaled and flattened for dense layers, float32 [B, features]; unchanged for convolutions."""
+        """Return inputs minus their mean, scaled and flattened, float32 [B, features]; unchanged for convolutions."""
         if not self._flattens:
             return inputs
         flat: Array = inputs.reshape(len(inputs), -1)
         if flat.dtype == np.float32 and self._scale == 1.0:
             return flat
         scaled: Array = self._scratch.array("inputs", *flat.shape)
+        if self._mean is not None:
+            np.subtract(flat, self._mean.reshape(-1), out=scaled)
+            flat = scaled
         np.multiply(flat, np.float32(self._scale), out=scaled, dtype=np.float32)
         return scaled

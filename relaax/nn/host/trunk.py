@@ -55,10 +55,13 @@ class Trunk:
         """Kernel and bias of each dense layer. The last element is for all heads together."""
         self._joined: tuple[Array, Array] | None = None
 
-    def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Use these arrays. They must not change later. `scale`: factor of the images' pixels."""
+    def set_parameters(self, views: Mapping[str, Array], scale: float, mean: Array | None = None) -> None:
+        """Use these arrays. They must not change later. `scale`: factor of the images' pixels.
+
+        `mean`: subtracted from them, float32 [height, width, channels]; None to subtract nothing.
+        """
         if self._convolutions:
-            self._convolutions.set_parameters(views, scale)
+            self._convolutions.set_parameters(views, scale, mean)
         if self._lstm:
             self._lstm.set_parameters(*_layer(views, f"{self._name}lstm"))
         for head, (rows, columns) in self.heads.items():
