@@ -3,6 +3,8 @@
 
 storm: N clients connect to an RLX server at the same moment and retry as clients do. Measures the time to each client's
 first action.
+sessions: N clients of one environment each step 0.2 times a second, like simulators in real time. Measures the time to
+each action, and the memory of all servers and workers.
 workers: N workers register at a parameter server by gRPC, and each sends a report of its metrics. Measures time and
 size of the list of workers, of the status and of the page for Prometheus.
 shards: a checkpoint of N shards of a small model, all in this process. Shards of real size take longer to write, but
@@ -24,7 +26,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ import gymnasium
 import numpy as np
 import psutil
 
+from relaax.cli.bench.results import percentile
 from relaax.client import Client
 from relaax.metrics.system import MEGABYTE
 from relaax.parameters import parameter_server_pb2 as pb
@@ -41,7 +44,7 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.transport.channel import Target, open_channel
 from support.long_vector import configuration, fingerprint_of
 from support.parameter_servers import Models, fingerprint
-from support.processes import Processes
+from support.processes import Processes, Running
 from support.shards import sharded
 
 CARTPOLE = "da3c_gym_cartpole"
@@ -50,19 +53,29 @@ CHANNELS, AT_ONCE = 8, 3
 LONG_SECONDS = 600.0
 LIST_BYTES = 2**24
 PARAMETERS = 1000
+SESSION_RATE = 0.2
+"""Steps per second of each session."""
+SESSION_SECONDS = 60.0
 
 
-def storm(count: int) -> dict[str, float]:
-    """Connect `count` clients of one environment at once, and wait until each has an action."""
+@contextlib.contextmanager
+def service(count: int) -> Iterator[tuple[Running, Running, str]]:
+    """Start a parameter server and an RLX server for `count` workers. Yield both, and the latter's address."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
-        _, parameter_server = processes.start_server(
+        parameter_server, at = processes.start_server(
             *("relaax-parameter-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
             *("--checkpoint-dir", f"{name}/checkpoints", "--metrics-dir", f"{name}/metrics"),
         )
         server, address = processes.start_server(
             *("relaax-rlx-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
-            *("--parameter-server", parameter_server, "--set", f"relaax-rlx-server.max_workers={count}"),
+            *("--parameter-server", at, "--set", f"relaax-rlx-server.max_workers={count}"),
         )
+        yield parameter_server, server, address
+
+
+def storm(count: int) -> dict[str, float]:
+    """Connect `count` clients of one environment at once, and wait until each has an action."""
+    with service(count) as (_, server, address):
         begun = time.monotonic()
         times, wrong = first_action_times(address, count)
         spent = time.monotonic() - begun
@@ -104,6 +117,103 @@ def first_action_times(address: str, count: int) -> tuple[list[float], list[Base
     for thread in threads:
         thread.join(5)
     return times, wrong
+
+
+def sessions(count: int) -> dict[str, float]:
+    """Connect `count` clients of one environment, and step each for SESSION_SECONDS at its own phase."""
+    with service(count) as (parameter_server, server, address):
+        begun = time.monotonic()
+        clients = SlowClients(address, count)
+        joined, joining = clients.wait_until_joined(), time.monotonic() - begun
+        megabytes = sum(map(memory_megabytes, (parameter_server.pid, server.pid)))
+        before = psutil.cpu_times()
+        clients.steps(SESSION_SECONDS)
+        after = psutil.cpu_times()
+        refused = sum(" refused " in line for line in server.stderr.splitlines())
+        megabytes = max(megabytes, sum(map(memory_megabytes, (parameter_server.pid, server.pid))))
+        served, seconds = clients.close(), sorted(clients.seconds)
+    busy = sum(after) - sum(before) - (after.idle - before.idle)
+    return {
+        "joined": float(joined),
+        "joined_s": joining,
+        "served": float(served),
+        "refusals_in_the_log": float(refused),
+        "steps": float(len(seconds)),
+        **{f"p{share}_ms": 1e3 * percentile(seconds, share / 100) for share in (50, 99, 100)},
+        "gigabytes": megabytes / 1e3,
+        "cores_busy": busy / SESSION_SECONDS,
+    }
+
+
+class SlowClients:
+    """Clients of one environment each, in threads, that step at SESSION_RATE. `seconds`: of each action."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self.seconds: list[float] = []
+        self._address, self._count = address, count
+        self._joined, self._served = threading.Semaphore(0), threading.Semaphore(0)
+        self._begin, self._over = threading.Event(), threading.Event()
+        self._until = 0.0
+        self._space = gymnasium.make("CartPole-v1")
+        self._failures: list[BaseException] = []
+        phases = np.random.default_rng(0).uniform(0, 1 / SESSION_RATE, count)
+        self._threads = [threading.Thread(target=self._run, args=(phase,), daemon=True) for phase in phases]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, phase: float) -> None:
+        spaces = {"observation_space": self._space.observation_space, "action_space": self._space.action_space}
+        try:
+            with Client(self._address, retry_seconds=300.0, **spaces) as client:
+                client.init(np.zeros(4, np.float32))
+                self._joined.release()
+                self._begin.wait()
+                due = time.monotonic() + phase
+                while due < self._until:
+                    self._over.wait(max(0.0, due - time.monotonic()))
+                    begun = time.monotonic()
+                    client.send(1.0, np.zeros(4, np.float32))
+                    self.seconds.append(time.monotonic() - begun)
+                    due += 1 / SESSION_RATE
+                self._served.release()
+                self._over.wait()
+        except BaseException as error:
+            self._failures.append(error)
+            self._joined.release()
+            self._served.release()
+
+    def wait_until_joined(self) -> int:
+        """Wait until every client has an action or has failed. Return how many have one."""
+        for _ in self._threads:
+            if not self._joined.acquire(timeout=LONG_SECONDS):
+                break
+        return self._count - len(self._failures)
+
+    def steps(self, seconds: float) -> None:
+        """Let the clients step for `seconds`, and wait for their last answers."""
+        self._until = time.monotonic() + seconds
+        self._begin.set()
+        for _ in self._threads:
+            if not self._served.acquire(timeout=LONG_SECONDS):
+                break
+
+    def close(self) -> int:
+        """Disconnect. Return how many clients had no failure."""
+        served = self._count - len(self._failures)
+        self._over.set()
+        for thread in self._threads:
+            thread.join(LONG_SECONDS)
+        return served
+
+
+def memory_megabytes(pid: int) -> float:
+    """Return the memory of a process and its descendants, with shared pages divided among them (PSS)."""
+    process = psutil.Process(pid)
+    total = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += one.memory_full_info().pss / MEGABYTE
+    return total
 
 
 def workers(count: int) -> dict[str, float]:
@@ -218,6 +328,7 @@ def update(addresses: Sequence[str], description: str, number: int, size: int) -
 
 STUDIES: dict[str, tuple[Callable[[int], dict[str, float]], tuple[int, ...]]] = {
     "storm": (storm, (500,)),
+    "sessions": (sessions, (1_000,)),
     "workers": (workers, (1_000, 10_000)),
     "shards": (shards, (1, 4, 16, 64, 100)),
 }
