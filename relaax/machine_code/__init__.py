@@ -8,47 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-Kernel = Callable[..., Any]
-
-
-class NumberType(NamedTuple):
-    """A number that is passed by value. `dtype`: its name in numpy."""
-
-    dtype: str
-
-    def __str__(self) -> str:
-        return self.dtype
-
-
-class ArrayType(NamedTuple):
-    """An array of `dtype` with this number of dimensions. A kernel may write to it if `writable`.
-
-    `contiguous`: whether it must be in C's order.
-    """
-
-    dtype: str
-    dimensions: int = 1
-    writable: bool = False
-    contiguous: bool = True
-
-    def __str__(self) -> str:
-        words = "writable " * self.writable + "strided " * (not self.contiguous)
-        return f"{words}{self.dtype}[{', '.join(':' * self.dimensions)}]"
-
-
-class TupleType(NamedTuple):
-    """A tuple of `length` numbers of one type."""
-
-    dtype: str
-    length: int
-
-    def __str__(self) -> str:
-        return f"{self.length} x {self.dtype}"
-
-
-ArgumentType = NumberType | ArrayType | TupleType
+from relaax.machine_code.declarations import DECLARED as DECLARED
+from relaax.machine_code.declarations import ArgumentType, Declaration, Inlined, NumberType
+from relaax.machine_code.declarations import ArrayType as ArrayType
+from relaax.machine_code.declarations import Kernel as Kernel
+from relaax.machine_code.declarations import TupleType as TupleType
 
 FLAT = ArrayType("float32", writable=True)
 """float32 [n], contiguous."""
@@ -65,60 +31,15 @@ ANY_ORDER = frozenset({"reassoc", "contract", "nsz"})
 """Permission to add in any order, without which sums are not vectorized. Infinities and NaN are preserved."""
 
 
-class Declaration(NamedTuple):
-    """A kernel's function, the types of its arguments and of its result (None: no result), and its options."""
-
-    function: Kernel
-    arguments: tuple[ArgumentType, ...]
-    returns: NumberType | None
-    fastmath: frozenset[str]
-
-    @property
-    def signature(self) -> str:
-        """Return the types as text."""
-        return f"({', '.join(map(str, self.arguments))}) -> {self.returns}"
-
-
-class Inlined:
-    """A function that kernels call. It is compiled into each of them."""
-
-    def __init__(self, function: Kernel, fastmath: frozenset[str]) -> None:
-        self.function = function
-        self.fastmath = fastmath
-
-    @property
-    def _numba_type_(self) -> Any:
-        """Return the function's type when numba compiles a kernel that calls it."""
-        from relaax.machine_code.just_in_time import dispatcher_of
-
-        return dispatcher_of(self)._numba_type_
-
-
-DECLARED: list[Declaration] = []
-"""The kernels of all modules that have been imported."""
-
-
-def compiled(
-    function: Kernel,
-    *arguments: ArgumentType,
-    fastmath: frozenset[str] = frozenset(),
-    returns: NumberType | None = None,
-) -> Kernel:
-    """Return `function` as machine code for arguments of these types. It releases the GIL while it runs.
-
-    Machine code from numba is cached in a file beside the function's module or in the user's cache, if one is writable.
-    `fastmath`: such as `ANY_ORDER`.
-    """
-    return _machine_code(Declaration(function, arguments, returns, fastmath))
-
-
 def compiled_once(
     *arguments: ArgumentType, fastmath: frozenset[str] = frozenset(), returns: NumberType | None = None
 ) -> Callable[[Kernel], Callable[[], Kernel]]:
-    """Decorate a kernel: the result is a function without arguments that returns the machine code (see `compiled`).
+    """Decorate a kernel: the result is a function without arguments that returns the machine code.
 
-    The kernel is loaded by the first call, as a process uses few of the kernels. If its module is one of
-    `build.MODULES`, the build compiles it. It may use only numbers and `inlined` functions of its module's globals.
+    It accepts arguments of these types, and releases the GIL while it runs. `fastmath`: such as `ANY_ORDER`. The kernel
+    is loaded by the first call, as a process uses few of the kernels. If its module is one of `build.MODULES`, the
+    build compiles it. Of its module's globals, a kernel may use numbers and `inlined` functions. Machine code from
+    numba is cached in a file beside the module or in the user's cache, if one is writable.
     """
 
     def declare(function: Kernel) -> Callable[[], Kernel]:
@@ -130,7 +51,7 @@ def compiled_once(
 
 
 def inlined(function: Kernel, fastmath: frozenset[str] = frozenset()) -> Any:
-    """Make a function callable by kernels. It is compiled into each kernel. `fastmath`: as for `compiled`."""
+    """Make a function callable by kernels. It is compiled into each kernel. `fastmath`: as for `compiled_once`."""
     return Inlined(function, fastmath)
 
 

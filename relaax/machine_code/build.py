@@ -1,13 +1,16 @@
-"""Build of the libraries of kernels, one for each level of this kind of processor: `python -m relaax.machine_code.build`.
+"""Build of the libraries of kernels, one for each level of this kind of processor.
 
-numba compiles the kernels for a level, in a process of its own. A C compiler compiles their entries and links both: `cc`,
-or the one of the package ziglang. The build needs no header of Python or numpy. The libraries work with each version of
-Python and numpy that RELAAX supports.
+    python -m relaax.machine_code.build
+
+numba compiles the kernels for each level, in a separate process. A C compiler compiles their entries and links both:
+`cc`, or that of the package ziglang. The build needs no header of Python or numpy. The libraries work with each version
+of Python and numpy that RELAAX supports.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -19,7 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaax.machine_code import DECLARED, Declaration
+from relaax.machine_code.declarations import DECLARED, Declaration
 from relaax.machine_code.entries import code_of, parameters_of
 from relaax.machine_code.fingerprint import fingerprint
 from relaax.machine_code.prebuilt import FOLDER, MODULE, levels, library_path
@@ -39,50 +42,52 @@ MODULES = (
 """Modules whose kernels the libraries contain."""
 
 _EXTERNAL = {"exp", "expf", "log", "logf", "memcpy", "memmove", "memset", "sqrt", "sqrtf", "NRT_MemInfo_call_dtor"}
-"""Functions of the C library and of `entries` that kernels may call. Others of numba exist only in numba's processes."""
+"""Functions of the C library and of `entries` that kernels may call. numba's own exist only where it is loaded."""
+
+
+class BuildError(RuntimeError):
+    """The libraries cannot be built. The message is a sentence."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build all libraries, and return the exit code."""
+    """Build the libraries that are missing or stale, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m relaax.machine_code.build", description="Build compiled kernels.")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of the libraries (%(default)s)")
     parser.add_argument("--level", help=argparse.SUPPRESS)  # of the child process
     options = parser.parse_args(arguments)
-    if options.level:
-        build_level(options.level, options.folder)
-        return 0
-    build(options.folder)
+    try:
+        if options.level:
+            _build_level(options.level, options.folder)
+        else:
+            build(options.folder)
+    except BuildError as error:
+        print(f"kernels: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
-def build(folder: Path) -> None:
-    """Build the library of each level. Raises RuntimeError with a sentence if one cannot be built."""
-    compiler()
+def build(folder: Path = FOLDER) -> None:
+    """Build the libraries that are missing or stale. Raises BuildError."""
+    stale = [level for level in levels() if not is_current(library_path(level, folder))]
+    if not stale:
+        return
+    _compiler()
+    print(f"kernels: compiling for {', '.join(stale)}; this takes a minute", file=sys.stderr)
     command = (sys.executable, "-m", "relaax.machine_code.build", "--folder", str(folder), "--level")
-    environments = {level: {**os.environ, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""} for level in levels()}
+    environments = {level: {**os.environ, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""} for level in stale}
     children = {level: subprocess.Popen((*command, level), env=given) for level, given in environments.items()}
     failed = [level for level, child in children.items() if child.wait()]
     if failed:
-        raise RuntimeError(f"no library of kernels for {', '.join(failed)}: see the messages above")
+        raise BuildError(f"no library was built for {', '.join(failed)}: see the messages above")
 
 
-def build_level(level: str, folder: Path) -> None:
-    """Build the library of one level. numba must have been configured for it, by environment variables."""
-    kernels = [(fingerprint(kernel), f"kernel_{i}", kernel) for i, kernel in enumerate(declared())]
-    with tempfile.TemporaryDirectory() as temporary:
-        object_file, source, library = (Path(temporary) / name for name in ("kernels.o", "entries.c", "library.so"))
-        object_file.write_bytes(_machine_code(level, {symbol: kernel for _, symbol, kernel in kernels}))
-        source.write_text(code_of(kernels, MODULE), "utf-8")
-        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
-        options = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", *link]
-        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": temporary, "ZIG_LOCAL_CACHE_DIR": temporary}
-        command = [*compiler(), *options, str(source), str(object_file), "-o", str(library), "-lm"]
-        subprocess.run(command, check=True, env=environment)
-        target = library_path(level, folder)
-        beside = target.with_suffix(".part")
-        shutil.copyfile(library, beside)  # processes may have mapped the earlier file
-        beside.chmod(0o755)
-        beside.replace(target)
+def is_current(library: Path) -> bool:
+    """Return whether a library exists and contains all kernels in their present version."""
+    try:
+        data = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    return all(name.encode() in data for name in (_mark(), *map(fingerprint, declared())))
 
 
 def declared() -> list[Declaration]:
@@ -92,14 +97,40 @@ def declared() -> list[Declaration]:
     return [kernel for kernel in DECLARED if kernel.function.__module__ in MODULES]
 
 
-def compiler() -> list[str]:
-    """Return the command of a C compiler. Raises RuntimeError if there is none."""
+def _mark() -> str:
+    """Return a text that changes with the build itself. Each library contains it."""
+    texts = (Path(__file__).with_name(name).read_bytes() for name in ("build.py", "entries.py", "just_in_time.py"))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def _build_level(level: str, folder: Path) -> None:
+    """Build the library of one level. numba must have been configured for it, by environment variables."""
+    kernels = [(fingerprint(kernel), f"kernel_{i}", kernel) for i, kernel in enumerate(declared())]
+    with tempfile.TemporaryDirectory() as temporary:
+        object_file, source, library = (Path(temporary) / name for name in ("kernels.o", "entries.c", "library.so"))
+        object_file.write_bytes(_machine_code(level, {symbol: kernel for _, symbol, kernel in kernels}))
+        source.write_text(code_of(kernels, MODULE, _mark()), "utf-8")
+        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+        options = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", *link]
+        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": temporary, "ZIG_LOCAL_CACHE_DIR": temporary}
+        command = [*_compiler(), *options, str(source), str(object_file), "-o", str(library), "-lm"]
+        if subprocess.run(command, env=environment).returncode:
+            raise BuildError(f"the C compiler {' '.join(_compiler())} failed: install cc, or name a compiler by CC")
+        target = library_path(level, folder)
+        unfinished = target.with_suffix(".part")
+        shutil.copyfile(library, unfinished)  # processes may have mapped the earlier file
+        unfinished.chmod(0o755)
+        unfinished.replace(target)
+
+
+def _compiler() -> list[str]:
+    """Return the command of a C compiler. Raises BuildError if there is none."""
     for name in (os.environ.get("CC"), "cc"):
         if name and (found := shutil.which(name)):
             return [found]
     if importlib.util.find_spec("ziglang") is None:
-        raise RuntimeError("there is no C compiler: install cc, or pip install ziglang")
-    # zig links with stubs of an old C library, so that the result loads on every system that numba supports.
+        raise BuildError("this machine has no C compiler: pip install ziglang, or install cc")
+    # Stubs of an old C library, so that the result loads on every system that numba supports.
     glibc = ["-target", f"{platform.machine()}-linux-gnu.2.17"] if platform.libc_ver()[0] == "glibc" else []
     return [sys.executable, "-m", "ziglang", "cc", *glibc]
 
@@ -115,13 +146,14 @@ def _machine_code(level: str, kernels: dict[str, Declaration]) -> bytes:
     llvm.initialize_native_asmprinter()
     together = llvm.parse_assembly("")
     for symbol, declaration in kernels.items():
-        dispatcher = numba.njit(signature_of(declaration), no_cpython_wrapper=True, no_cfunc_wrapper=True, **options_of(declaration))(declaration.function)
+        options = {**options_of(declaration), "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        dispatcher = numba.njit(signature_of(declaration), **options)(declaration.function)
         (result,) = dispatcher.overloads.values()
         module = llvm.parse_assembly(result.library.get_llvm_str())
         for value in (*module.functions, *module.global_variables):
             if value.name == result.fndesc.llvm_func_name and value.is_function:
                 if len(list(value.arguments)) != len(parameters_of(declaration)):
-                    raise RuntimeError(f"numba passes the arguments of {declaration.function.__name__} otherwise")
+                    raise BuildError(f"this numba passes arguments of {declaration.function.__name__} in another way")
                 value.name, value.linkage, value.visibility = symbol, "external", "hidden"
             elif not value.is_declaration:
                 value.linkage = "internal"
@@ -135,8 +167,9 @@ def _machine_code(level: str, kernels: dict[str, Declaration]) -> bytes:
     needed = {function.name for function in together.functions if function.is_declaration}
     foreign = {name for name in needed if not name.startswith("llvm.")} - _EXTERNAL
     if foreign:
-        raise RuntimeError(f"kernels call {', '.join(sorted(foreign))}, which only a process with numba has")
-    return machine.emit_object(together)
+        raise BuildError(f"kernels call {', '.join(sorted(foreign))}, which only a process with numba has")
+    code: bytes = machine.emit_object(together)
+    return code
 
 
 if __name__ == "__main__":

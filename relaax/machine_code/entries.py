@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relaax.machine_code import ArgumentType, ArrayType, Declaration, NumberType
+from relaax.machine_code.declarations import ArgumentType, ArrayType, Declaration, NumberType
 
 _TYPE_NUMBERS = {
     "bool": (0,),
@@ -28,7 +28,7 @@ _TYPE_NUMBERS = {
 
 _SIZES = {dtype: int("".join(filter(str.isdigit, dtype)) or 8) // 8 for dtype in _TYPE_NUMBERS}
 
-_NUMBERS = {"float32": "float", "float64": "double", "int64": "int64_t", "uint64": "uint64_t"}
+_NUMBERS = {"float32": "float", "int64": "int64_t", "uint64": "uint64_t"}
 """The C types of numbers that are passed by value."""
 
 _HEAD = r"""
@@ -70,7 +70,8 @@ enum { FAST_CALL = 0x80, CONTIGUOUS = 0x1, ALIGNED = 0x100, WRITABLE = 0x400 };
 
 static Type *array_type;
 
-static Array *array_of(Object *object, int number, int same, int axes, int flags, const char *type, const char *kernel) {
+static Array *array_of(Object *object, int number, int same, int axes, int flags, const char *type,
+                       const char *kernel) {
   Array *array = (Array *)object;
   if (object->type != array_type && !PyType_IsSubtype(object->type, array_type)) {
     PyErr_Format(PyExc_TypeError, "%s: %s is needed, which must be an array", kernel, type);
@@ -101,8 +102,6 @@ static uint64_t as_uint64_t(Object *object) {
   return value;
 }
 
-static double as_double(Object *object) { return PyFloat_AsDouble(object); }
-
 static float as_float(Object *object) { return (float)PyFloat_AsDouble(object); }
 
 static Object *with_result(int status, Object *result, const char *kernel) {
@@ -127,7 +126,7 @@ static int has_count(intptr_t count, intptr_t needed, const char *kernel) {
 """
 
 _TAIL = r"""
-static Module module = {.head = {1, 0}, .name = MODULE, .size = -1, .methods = methods};
+static Module module = {.head = {1, 0}, .name = MODULE, .text = MARK, .size = -1, .methods = methods};
 
 __attribute__((visibility("default"))) Object *INITIALIZE(void) {
   Object *numpy = PyImport_ImportModule("numpy");
@@ -139,15 +138,15 @@ __attribute__((visibility("default"))) Object *INITIALIZE(void) {
 """
 
 
-def code_of(kernels: Sequence[tuple[str, str, Declaration]], module: str) -> str:
-    """Return the C code of a module with these kernels.
+def code_of(kernels: Sequence[tuple[str, str, Declaration]], module: str, mark: str) -> str:
+    """Return the C code of a module with these kernels, and with `mark` as its docstring.
 
     Each has the name by which Python finds it, the symbol of numba's function, and its declaration.
     """
     entries = [_entry(symbol, declaration) for _, symbol, declaration in kernels]
     methods = [f'  {{"{name}", enter_{symbol}, FAST_CALL, 0}},' for name, symbol, _ in kernels]
     table = ["static Method methods[] = {", *methods, "  {0, 0, 0, 0},", "};"]
-    tail = _TAIL.replace("MODULE", f'"{module}"').replace("INITIALIZE", f"PyInit_{module}")
+    tail = _TAIL.replace("MODULE", f'"{module}"').replace("MARK", f'"{mark}"').replace("INITIALIZE", f"PyInit_{module}")
     return "\n".join((_HEAD, *entries, *table, tail))
 
 
@@ -211,7 +210,7 @@ def _reading(index: int, argument: ArgumentType, name: str) -> tuple[list[str], 
     kind = _NUMBERS[argument.dtype]
     if isinstance(argument, NumberType):
         lines = [
-            f"  {kind} number{index} = as_{kind.removesuffix(' *')}({given});",
+            f"  {kind} number{index} = as_{kind}({given});",
             f"  if (number{index} == ({kind})-1 && PyErr_Occurred()) return 0;",
         ]
         return lines, [f"number{index}"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.machine_code import Declaration, Inlined, Kernel
+from relaax.machine_code.declarations import Declaration, Inlined, Kernel
 
 
 class UnsupportedGlobal(TypeError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.machine_code import ArgumentType, ArrayType, Declaration, Inlined, Kernel, TupleType
+from relaax.machine_code.declarations import ArgumentType, ArrayType, Declaration, Inlined, Kernel, TupleType
 
 # If scipy is installed, numba loads its BLAS, which takes 17 MB of every server. No kernel of RELAAX uses scipy. If a
 # user's kernel uses it, numba loads it when it compiles that kernel.
@@ -25,6 +25,7 @@ if _HIDDEN:
 import numba  # noqa: E402
 import numba.np.arraymath  # noqa: E402  # looks for scipy, too
 from numba import types  # noqa: E402
+from numba.extending import typeof_impl  # noqa: E402
 
 if _HIDDEN:
     del sys.modules["scipy"]
@@ -54,9 +55,12 @@ def options_of(declaration: Declaration) -> dict[str, Any]:
 
 
 @cache
-def dispatcher_of(function: Inlined) -> Any:
-    """Return numba's object for a function that kernels call."""
+def _dispatcher_of(function: Inlined) -> Any:
+    """Return numba's object for a function that kernels call. numba keeps only a weak reference to it."""
     return numba.njit(**_calculation(function.fastmath))(function.function)
+
+
+typeof_impl.register(Inlined, lambda function, _: _dispatcher_of(function)._numba_type_)
 
 
 def _calculation(fastmath: frozenset[str]) -> dict[str, Any]:

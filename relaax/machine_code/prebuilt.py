@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relaax.machine_code import Declaration, Kernel
+from relaax.machine_code.declarations import Declaration, Kernel
 from relaax.machine_code.fingerprint import UnsupportedGlobal, fingerprint
 
 FOLDER = Path(__file__).resolve().parent
