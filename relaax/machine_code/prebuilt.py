@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
-import platform
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -58,7 +58,7 @@ def kernel_of(declaration: Declaration) -> Kernel | None:
 
 def levels() -> dict[str, str]:
     """Return the levels of this machine's kind of processor, best first, with the features that each needs."""
-    return LEVELS.get(platform.machine(), {"generic": ""})
+    return LEVELS.get(os.uname().machine, {"generic": ""})
 
 
 def library_path(level: str, folder: Path = FOLDER) -> Path:
@@ -67,10 +67,10 @@ def library_path(level: str, folder: Path = FOLDER) -> Path:
 
 
 @cache
-def library() -> Library:
-    """Load the best library that fits this processor."""
+def library(folder: Path = FOLDER) -> Library:
+    """Load the best library of a folder that fits this processor."""
     needed = levels()
-    built = [level for level in needed if library_path(level).is_file()]
+    built = [level for level in needed if library_path(level, folder).is_file()]
     if not built:
         return Library(None, reason="this installation has none")
     features = _features()
@@ -79,7 +79,7 @@ def library() -> Library:
         return Library(None, reason=f"the processor lacks the features of {built[-1]}")
     if sys.implementation.name != "cpython" or sys.abiflags or not _has_expected_layout():
         return Library(None, reason="objects of this Python or numpy have another layout")
-    spec = importlib.util.spec_from_file_location(MODULE, library_path(fitting[0]))
+    spec = importlib.util.spec_from_file_location(MODULE, library_path(fitting[0], folder))
     assert spec is not None, "an extension module has a loader"
     try:
         module = importlib.util.module_from_spec(spec)

@@ -32,7 +32,7 @@ from relaax.optim.vector import FlatVector, HostVector
 
 
 def create(spec: OptimizerSpec, size: int, factors: RateFactors = ()) -> Optimizer[HostVector]:
-    """Return an optimizer for a specification. Compiles its kernel, which takes some tenths of a second.
+    """Return an optimizer for a specification.
 
     `factors`: of the learning rate, by range. A specification from outside RELAAX makes its own optimizer, which must
     work with any `Vector`.

@@ -88,7 +88,7 @@ def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
 
 
 def prepare(precision: str) -> None:
-    """Compile the kernels of this precision. Called before a server forks, so that workers need not compile them."""
+    """Load the kernels of this precision. Called before a server forks, so that workers need not load them."""
     if PRECISIONS[precision]:
         _kernels(PRECISIONS[precision])
 

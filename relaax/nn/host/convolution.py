@@ -112,8 +112,8 @@ def _relu_gradient(gradient: Any, outputs: Any) -> None:
         gradient[i] = gradient[i] if outputs[i] > 0 else np.float32(0)
 
 
-def compile_kernels() -> None:
-    """Compile the kernels for images of bytes before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load the kernels for images of bytes before a fork."""
     _blocks(np.uint8), _add(), _spread(), _relu_gradient()
 
 

@@ -98,8 +98,8 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
     return np.array(rows, np.uint64), places, target
 
 
-def compile_kernels() -> None:
-    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load all kernels before a fork."""
     _forward(), _backward()
 
 

@@ -17,8 +17,8 @@ Array = npt.NDArray[np.float32]
 _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for number in range(5))
 
 
-def compile_kernels() -> None:
-    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load all kernels before a fork."""
     _multiply(), _rectify(), _rectified_gradient(), _softmax(), _log_probability(), _sums()
 
 
