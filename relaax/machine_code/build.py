@@ -74,9 +74,15 @@ def build(folder: Path = FOLDER) -> None:
     _compiler()
     print(f"kernels: compiling for {', '.join(stale)}; this takes a minute", file=sys.stderr)
     command = (sys.executable, "-m", "relaax.machine_code.build", "--folder", str(folder), "--level")
-    environments = {level: {**os.environ, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""} for level in stale}
-    children = {level: subprocess.Popen((*command, level), env=given) for level, given in environments.items()}
-    failed = [level for level, child in children.items() if child.wait()]
+    with tempfile.TemporaryDirectory() as cache:
+        variables = {
+            **os.environ,
+            "NUMBA_CPU_FEATURES": "",
+            "ZIG_GLOBAL_CACHE_DIR": cache,
+            "ZIG_LOCAL_CACHE_DIR": cache,
+        }
+        children = [subprocess.Popen((*command, level), env={**variables, "NUMBA_CPU_NAME": level}) for level in stale]
+        failed = [level for level, child in zip(stale, children, strict=True) if child.wait()]
     if failed:
         raise BuildError(f"no library was built for {', '.join(failed)}: see the messages above")
 
@@ -112,9 +118,8 @@ def _build_level(level: str, folder: Path) -> None:
         source.write_text(code_of(kernels, MODULE, _mark()), "utf-8")
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         options = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", *link]
-        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": temporary, "ZIG_LOCAL_CACHE_DIR": temporary}
         command = [*_compiler(), *options, str(source), str(object_file), "-o", str(library), "-lm"]
-        if subprocess.run(command, env=environment).returncode:
+        if subprocess.run(command).returncode:
             raise BuildError(f"the C compiler {' '.join(_compiler())} failed: install cc, or name a compiler by CC")
         target = library_path(level, folder)
         unfinished = target.with_suffix(".part")
