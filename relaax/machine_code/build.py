@@ -116,7 +116,7 @@ def _build_level(level: str, folder: Path) -> None:
         object_file, source, library = (Path(temporary) / name for name in ("kernels.o", "entries.c", "library.so"))
         object_file.write_bytes(_machine_code(level, {symbol: kernel for _, symbol, kernel in kernels}))
         source.write_text(code_of(kernels, MODULE, _mark()), "utf-8")
-        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-s"]
         options = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", *link]
         command = [*_compiler(), *options, str(source), str(object_file), "-o", str(library), "-lm"]
         if subprocess.run(command).returncode:

@@ -14,7 +14,7 @@ CONFIGURATIONS = {
     "da3c_gym_cartpole": (),
     "da3c_lstm_cartpole": ("--set", "rlx-server.wire-precision=bfloat16"),
     "da3c_ale_boxing": ("--envs-per-client", "1"),
-    "n_step_q_gym_cartpole": ("--set", "rlx-server.bridge=hogwild"),
+    "n_step_q_gym_cartpole": ("--set", "rlx-server.bridge=hogwild", "--set", "algorithm.optimizer=rms_prop"),
     "ppo_gym_cartpole": (),
     "apex_gym_cartpole": ("--set", "algorithm.learning_starts=200"),
     "sac_gym_pendulum": ("--set", "algorithm.learning_starts=200"),
