@@ -89,10 +89,12 @@ class BuildPy(build_py):
 class BdistWheel(bdist_wheel):
     """A bdist_wheel that works with every Python, and with one kind of processor if it has compiled kernels."""
 
-    def run(self) -> None:
-        self.run_command("build_py")
-        self.root_is_pure = not any((ROOT / "relaax/machine_code").glob("*.so"))
-        super().run()
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        generate()
+        compile_kernels()
+        compiled = any((ROOT / "relaax/machine_code").glob("*.so"))
+        self.distribution.has_ext_modules = lambda: compiled  # decides about folders and the tag
 
     def get_tag(self) -> tuple[str, str, str]:
         *_, system = super().get_tag()
