@@ -141,7 +141,7 @@ setup(
     },
     # Build outputs of the clients.
     exclude_package_data={"relaax.protocol": ["clients/*/build/*", "clients/*/target/*"]},
-    # For the build only; pyproject.toml lists those that every machine needs.
+    # For the build only. pyproject.toml has the other requirements of the build.
     setup_requires=[] if shutil.which(os.environ.get("CC", "cc")) else ["ziglang>=0.13"],
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel, "sdist": Sdist},
 )
