@@ -1331,7 +1331,7 @@ ERRORS = (
     planted(
         "choices-as-one",
         "the likelihood of several choices, which weights overlapped steps, is that of the last choice",
-        [(DISTRIBUTIONS_PY, "            found += kernels", "            found = _kernels()")],
+        [(DISTRIBUTIONS_PY, "            found += kernels", "            found = kernels")],
         DISTRIBUTIONS,
     ),
     planted(
