@@ -24,6 +24,7 @@ PLANTED_ARGS ?=
 IMAGES ?=
 
 STAMP := $(VENV)/setup.stamp
+KERNELS := $(VENV)/kernels.stamp
 GENERATED := relaax/rlx/rlx_pb2.py relaax/parameters/parameter_server_pb2.py relaax/parameters/parameter_server_pb2_grpc.py \
 	relaax/replay/replay_pb2.py relaax/replay/replay_pb2_grpc.py \
 	relaax/server/parameter_server/coordination/coordination_pb2.py relaax/server/parameter_server/coordination/coordination_pb2_grpc.py
@@ -40,7 +41,13 @@ endif
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## make .venv with every command of the project in .venv/bin
+setup: $(STAMP) $(KERNELS) ## make .venv with every command of the project in .venv/bin
+
+# Kernels that have changed since they were compiled. Without this, numba would compile them in every process.
+$(KERNELS): $(STAMP) $(wildcard relaax/machine_code/*.py relaax/nn/host/*.py relaax/optim/*.py relaax/replay/table/*.py) \
+		relaax/parameters/precision.py
+	@$(BIN)/python -m relaax.machine_code.build || true
+	@touch $@
 
 $(STAMP): pyproject.toml setup.py constraints.txt .ci/setup $(PROTOS) $(STALE)
 	@.ci/setup
@@ -98,5 +105,5 @@ wheel: ## build source distribution and wheel in dist/, in a separate environmen
 
 clean: ## remove generated, built and cached files, and .venv
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find relaax -name "*_pb2.py" -o -name "*_pb2.pyi" -o -name "*_pb2_grpc.py" | xargs rm -f
+	find relaax -name "*_pb2.py" -o -name "*_pb2.pyi" -o -name "*_pb2_grpc.py" -o -name "prebuilt_kernels.*.so" | xargs rm -f
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,15 @@
-"""The build steps that pyproject.toml cannot express: Protobuf code, and directories of the checkout as packages."""
+"""The build steps that pyproject.toml cannot express: Protobuf code, compiled kernels, and directories as packages."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
@@ -62,16 +65,40 @@ def generate() -> None:
             path.touch()
 
 
+def compile_kernels() -> None:
+    """Compile the kernels that are missing or stale. If that fails, servers compile them with numba."""
+    command = [sys.executable, "-m", "relaax.machine_code.build"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    if subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}).returncode:
+        print("setup: without compiled kernels, servers start more slowly and need more memory", file=sys.stderr)
+
+
 class BuildPy(build_py):
-    """A build_py that first generates the Protobuf code, for wheels and editable installs."""
+    """A build_py that first generates the Protobuf code and compiles the kernels, for wheels and editable installs."""
 
     def run(self) -> None:
         generate()
+        compile_kernels()
         if not self.editable_mode:  # remove files of an earlier build that are no longer in the checkout
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:  # the pages of docs/ link to it there
             self.copy_file("CHANGELOG.md", f"{self.build_lib}/relaax/CHANGELOG.md")
+
+
+class BdistWheel(bdist_wheel):
+    """A bdist_wheel that works with every Python, and with one kind of processor if it has compiled kernels."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        generate()
+        compile_kernels()
+        compiled = any((ROOT / "relaax/machine_code").glob("*.so"))
+        self.distribution.has_ext_modules = lambda: compiled  # decides about folders and the tag
+
+    def get_tag(self) -> tuple[str, str, str]:
+        *_, system = super().get_tag()
+        return "py3", "none", system
 
 
 class Sdist(sdist):
@@ -105,6 +132,7 @@ setup(
     package_dir=bundled,
     package_data={
         "relaax": ["py.typed"],
+        "relaax.machine_code": ["*.so"],
         "relaax.protocol": ["rlx/v1/rlx.proto", "clients/**"],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
@@ -113,5 +141,7 @@ setup(
     },
     # Build outputs of the clients.
     exclude_package_data={"relaax.protocol": ["clients/*/build/*", "clients/*/target/*"]},
-    cmdclass={"build_py": BuildPy, "sdist": Sdist},
+    # For the build only. pyproject.toml has the other requirements of the build.
+    setup_requires=[] if shutil.which(os.environ.get("CC", "cc")) else ["ziglang>=0.13"],
+    cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel, "sdist": Sdist},
 )

@@ -1331,7 +1331,7 @@ ERRORS = (
     planted(
         "choices-as-one",
         "the likelihood of several choices, which weights overlapped steps, is that of the last choice",
-        [(DISTRIBUTIONS_PY, "            found += _kernels()", "            found = _kernels()")],
+        [(DISTRIBUTIONS_PY, "            found += kernels", "            found = kernels")],
         DISTRIBUTIONS,
     ),
     planted(
@@ -1646,7 +1646,7 @@ ERRORS = (
     planted(
         "rmsprop-decay-on-the-host",
         "the host's RMSProp swaps the weights of old and new squares",
-        [("relaax/optim/host_optimizers.py", "size, kernel, 1.0 - spec.decay", "size, kernel, spec.decay")],
+        [("relaax/optim/host_optimizers.py", "size, function, 1.0 - spec.decay", "size, function, spec.decay")],
         "tests/optim/test_optimizers.py",
     ),
     planted(

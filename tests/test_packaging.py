@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy
 import pytest
 
 from relaax.algorithm_base import Box, Discrete
+from relaax.machine_code.prebuilt import levels, library_path
 from support.pages import broken_links
 from support.policy_files import bundled, write
 from support.processes import Processes
@@ -58,7 +60,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_wheel_has_all_files_in_package_relaax(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].split("-")[0] for name in names} == {"relaax"}
@@ -70,7 +72,9 @@ def test_wheel_has_all_files_in_package_relaax(wheel: Path) -> None:
     clients = {path.relative_to(ROOT) for path in (ROOT / "protocol/clients").rglob("*") if path.is_file()}
     packaged = {f"relaax/{path}" for path in clients if not {"build", "target"} & {*path.parts}}
     assert {name for name in names if name.startswith("relaax/protocol/clients/")} == packaged
+    assert wheel.name.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl")
     assert {
+        *(f"relaax/machine_code/{library_path(level).name}" for level in levels()),
         "relaax/py.typed",
         "relaax/rlx/rlx_pb2.py",
         "relaax/rlx/rlx_pb2.pyi",
@@ -90,7 +94,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_installed_wheel_finds_bundled_files(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
     folder, configurations = run(installed / "venv/bin/python", "-c", SHOW_BUNDLED, cwd=installed).splitlines()
@@ -103,7 +107,7 @@ def test_installed_wheel_finds_bundled_files(installed: Path) -> None:
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_installed_wheel_writes_browser_game_with_client(installed: Path, tmp_path: Path) -> None:
     command = "-m", "relaax.cli.main", "new", "environment", "--browser", "mine"
     run(installed / "venv/bin/python", *command, cwd=tmp_path)
@@ -112,7 +116,7 @@ def test_installed_wheel_writes_browser_game_with_client(installed: Path, tmp_pa
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_links_of_installed_pages_are_valid(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
     pages = list((site / "relaax").rglob("*.md"))
@@ -125,7 +129,7 @@ def test_links_of_installed_pages_are_valid(installed: Path) -> None:
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
     command = processes.start(
         *(installed / "venv/bin/python", installed / "venv/bin/relaax", "run", "da3c_gym_cartpole"),
@@ -215,7 +219,7 @@ def test_policy_names_its_missing_extra(bare: Path) -> None:
 
 
 @of_the_wheel
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_policy_acts_with_only_its_extra(wheel: Path, tmp_path: Path) -> None:
     """pip installs the extra from the package index."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)

@@ -7,8 +7,7 @@ ended, since the next row belongs to another episode. If it was truncated,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from relaax.nn.action_values import ActionValues
 from relaax.nn.distributions import masked
+from relaax.nn.host.kernels import discounted_sums
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[np.integer[Any]]
@@ -58,15 +58,8 @@ def generalized_advantages(
     advantages += r_t
     advantages -= v_t
     decay_t = np.multiply(discount_t, lambda_, dtype=np.float32)
-    _discounted_sums()(advantages, decay_t)
+    discounted_sums(advantages, decay_t)
     return advantages
-
-
-@cache
-def _discounted_sums() -> Callable[[Floats, Floats], None]:
-    from relaax.nn.host.kernels import discounted_sums  # imports numba: only in a process that learns
-
-    return discounted_sums
 
 
 def _check(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from relaax.algorithm_base.config import ConfigBase, Schedule
+from relaax.optim.host_optimizers import create
 from relaax.optim.optimizers import OptimizerSpec
+from relaax.optim.vector import HostVector
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
 
 
@@ -158,9 +160,6 @@ class LocalOptimizer(GradientFilter):
 
 def _updates(spec: OptimizerSpec, size: int) -> Callable[[FlatVector, float], FlatVector]:
     """Return a function of gradient and learning rate that returns the optimizer's update."""
-    from relaax.optim.host_optimizers import create  # imports numba
-    from relaax.optim.vector import HostVector
-
     optimizer, zeros, vector = create(spec, size), np.zeros(size, np.float32), HostVector.zeros(size)
 
     def update(gradient: FlatVector, learning_rate: float) -> FlatVector:

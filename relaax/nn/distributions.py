@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from relaax.nn.host import kernels
 
 Array = npt.NDArray[np.float32]
 
@@ -96,13 +97,13 @@ class Categorical(Distribution):
         return actions
 
     def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        found: npt.NDArray[np.float64] = _kernels().softmax_log_probability(outputs["policy"], a_t)
+        found: npt.NDArray[np.float64] = kernels.softmax_log_probability(outputs["policy"], a_t)
         return found
 
     def gradient(
         self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
     ) -> tuple[dict[str, Array], Array, Array]:
-        by_logits, log_probability, entropy = _kernels().softmax_gradient(
+        by_logits, log_probability, entropy = kernels.softmax_gradient(
             outputs["policy"], a_t, by_log_probability, by_entropy
         )
         return {"policy": by_logits}, log_probability, entropy
@@ -131,7 +132,7 @@ class MultiCategorical(Distribution):
     def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         found: npt.NDArray[np.float64] = np.zeros(len(a_t))
         for k, columns in enumerate(self._columns()):
-            found += _kernels().softmax_log_probability(outputs["policy"][:, columns], a_t[:, k])
+            found += kernels.softmax_log_probability(outputs["policy"][:, columns], a_t[:, k])
         return found
 
     def gradient(
@@ -141,7 +142,7 @@ class MultiCategorical(Distribution):
         by_logits = np.empty(logits.shape, np.float32)
         log_probability, entropy = np.zeros((2, len(a_t)), np.float32)
         for k, columns in enumerate(self._columns()):
-            by_logits[:, columns], log_probability_k, entropy_k = _kernels().softmax_gradient(
+            by_logits[:, columns], log_probability_k, entropy_k = kernels.softmax_gradient(
                 logits[:, columns], a_t[:, k], by_log_probability, by_entropy
             )
             log_probability += log_probability_k
@@ -329,13 +330,6 @@ def _consecutive(counts: Sequence[int]) -> Iterator[slice]:
 def _sigmoid(x: Array) -> Array:
     sigmoid: Array = np.exp(-np.logaddexp(0, -x))  # 1 / (1 + exp(-x)) without overflow
     return sigmoid
-
-
-@cache
-def _kernels() -> Any:
-    from relaax.nn.host import kernels  # imports numba, so only in a process that learns
-
-    return kernels
 
 
 def inverse_softplus(variance: float) -> float:

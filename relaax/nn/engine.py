@@ -46,7 +46,7 @@ def _on_gpu(spec: NetworkSpec) -> bool:
 
 
 def load_engines(device: str) -> None:
-    """Import what engines on `device` (`cpu`, `gpu`, `gpu:I`) need: numba, and TensorFlow for a GPU."""
+    """Import what engines on `device` (`cpu`, `gpu`, `gpu:I`) need, and TensorFlow for a GPU."""
     import relaax.nn.host.engine
 
     if device != CPU:

@@ -1,4 +1,4 @@
-"""An actor in plain numpy, without numba and TensorFlow, for programs that do not learn."""
+"""An actor in plain numpy, without compiled kernels and TensorFlow, for programs that do not learn."""
 
 from __future__ import annotations
 

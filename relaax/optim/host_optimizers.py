@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from relaax import machine_code
-from relaax.machine_code import FLAT, READ, types
+from relaax.machine_code import FLAT, READ, REAL, Kernel, compiled_once
 from relaax.optim.learning_rates import RateFactors, ranges_of
 from relaax.optim.optimizers import (
     AdaGrad,
@@ -32,23 +30,21 @@ from relaax.optim.optimizers import (
 )
 from relaax.optim.vector import FlatVector, HostVector
 
-Kernel = Callable[..., None]
-
 
 def create(spec: OptimizerSpec, size: int, factors: RateFactors = ()) -> Optimizer[HostVector]:
-    """Return an optimizer for a specification. Compiles its kernel, which takes some tenths of a second.
+    """Return an optimizer for a specification.
 
     `factors`: of the learning rate, by range. A specification from outside RELAAX makes its own optimizer, which must
     work with any `Vector`.
     """
     match spec:
         case RMSProp():
-            kernel = centered_rms_prop if spec.centered else rms_prop
-            return Fused(size, kernel, 1.0 - spec.decay, spec.epsilon, optional="mean", factors=factors)
+            function = "centered_rms_prop" if spec.centered else "rms_prop"
+            return Fused(size, function, 1.0 - spec.decay, spec.epsilon, optional="mean", factors=factors)
         case Momentum():
-            return Fused(size, momentum, 1.0 - spec.momentum, factors=factors)
+            return Fused(size, "momentum", 1.0 - spec.momentum, factors=factors)
         case AdaGrad():
-            return Fused(size, ada_grad, spec.epsilon, factors=factors)
+            return Fused(size, "ada_grad", spec.epsilon, factors=factors)
         case Adam():
             return _Adam(size, spec, factors)
         case Add():
@@ -59,17 +55,17 @@ def create(spec: OptimizerSpec, size: int, factors: RateFactors = ()) -> Optimiz
 class Fused(Slotted[HostVector]):
     """An optimizer that updates parameters and one or two slots in one pass.
 
-    kernel: one of `FUSED`. Its name (`function`) and its constants (`numbers`) define the update.
+    function: the name of a kernel of `FUSED`, which defines the update with its constants (`numbers`).
     optional: see `Slotted`. factors: of the learning rate, by range.
     """
 
     def __init__(
-        self, size: int, kernel: Kernel, *numbers: float, optional: str | None = None, factors: RateFactors = ()
+        self, size: int, function: str, *numbers: float, optional: str | None = None, factors: RateFactors = ()
     ) -> None:
-        self.function = kernel.__name__
-        super().__init__(HostVector.zeros, size, *FUSED[self.function].slots, optional=optional)
+        self.function = function
+        super().__init__(HostVector.zeros, size, *FUSED[function].slots, optional=optional)
         self.numbers = tuple(np.float32(number) for number in numbers)
-        self._kernel = _by_range(FUSED[self.function].compiled(), factors)
+        self._kernel = _by_range(FUSED[function].compiled(), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         slots = [vector.writable() for vector in self.vectors.values()]
@@ -82,7 +78,7 @@ class _Adam(AdamSlots[HostVector]):
         super().__init__(HostVector.zeros, size)
         self._spec = spec
         self._numbers = np.float32(1.0 - spec.beta1), np.float32(1.0 - spec.beta2), np.float32(spec.epsilon)
-        self._kernel = _by_range(_compiled(adam, 4, 4), factors)
+        self._kernel = _by_range(adam(), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         self.updates += 1
@@ -96,7 +92,7 @@ class _Adam(AdamSlots[HostVector]):
 class _Add(Slotted[HostVector]):
     def __init__(self, size: int, factors: RateFactors) -> None:
         super().__init__(HostVector.zeros, size)
-        self._kernel = _by_range(_compiled(add, 2, 1), factors)
+        self._kernel = _by_range(add(), factors)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         self._kernel((*parameters.writable_with_copy(), gradient), 1.0)
@@ -115,12 +111,12 @@ def _by_range(kernel: Kernel, factors: RateFactors) -> Callable[..., None]:
     return update
 
 
-@cache
-def _compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
-    """Return machine code for a kernel with `vectors` writable vectors, a gradient, and `numbers` constants."""
-    return machine_code.compiled(function, *[FLAT] * vectors, READ, *[types.float32] * numbers)
+def _compiled(vectors: int, numbers: int) -> Callable[[Kernel], Callable[[], Kernel]]:
+    """Decorate a kernel with `vectors` writable vectors, a gradient, and `numbers` constants."""
+    return compiled_once(*[FLAT] * vectors, READ, *[REAL] * numbers)
 
 
+@_compiled(3, 3)
 def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any) -> None:
     """Update by `relaax.optim.optimizers.RMSProp`. `share`: its 1 − α."""
     for i in range(len(gradient)):
@@ -129,6 +125,7 @@ def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, 
         copy[i] = theta[i]
 
 
+@_compiled(4, 3)
 def centered_rms_prop(
     theta: Any, mean_square: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any
 ) -> None:
@@ -141,6 +138,7 @@ def centered_rms_prop(
         copy[i] = theta[i]
 
 
+@_compiled(3, 2)
 def momentum(theta: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: Any) -> None:
     """Update by `relaax.optim.optimizers.Momentum`. `share`: its 1 − α."""
     for i in range(len(gradient)):
@@ -149,6 +147,7 @@ def momentum(theta: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: 
         copy[i] = theta[i]
 
 
+@_compiled(3, 2)
 def ada_grad(theta: Any, square_sum: Any, copy: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
     """Update by `relaax.optim.optimizers.AdaGrad`."""
     for i in range(len(gradient)):
@@ -157,6 +156,7 @@ def ada_grad(theta: Any, square_sum: Any, copy: Any, gradient: Any, rate: Any, e
         copy[i] = theta[i]
 
 
+@_compiled(4, 4)
 def adam(
     theta: Any,
     mean: Any,
@@ -176,6 +176,7 @@ def adam(
         copy[i] = theta[i]
 
 
+@_compiled(2, 1)
 def add(theta: Any, copy: Any, gradient: Any, rate: Any) -> None:
     """Update by `relaax.optim.optimizers.Add`. `rate`: the factor of the range."""
     for i in range(len(gradient)):
@@ -184,15 +185,15 @@ def add(theta: Any, copy: Any, gradient: Any, rate: Any) -> None:
 
 
 class Rule(NamedTuple):
-    """A kernel with only slots as state. `numbers`: the number of its constants, without the learning rate."""
+    """A kernel with only slots as state.
 
-    function: Kernel
+    compiled: returns machine code. Arguments: parameters, slots, copy, gradient, learning rate, constants.
+    numbers: the number of its constants, without the learning rate.
+    """
+
+    compiled: Callable[[], Kernel]
     slots: tuple[str, ...]
     numbers: int
-
-    def compiled(self) -> Kernel:
-        """Return machine code. Arguments: parameters, slots, copy, gradient, learning rate, constants."""
-        return _compiled(self.function, 2 + len(self.slots), 1 + self.numbers)
 
 
 FUSED = {

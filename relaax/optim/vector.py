@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from relaax.machine_code import FLAT, READ, REAL, compiled_once
 from relaax.nn.recycled_memory import Allocator, VectorPool, own_memory
 
 FlatVector = npt.NDArray[np.float32]
@@ -110,7 +109,7 @@ class HostVector(Vector):
 
     def blended(self, other: FlatVector, share: float) -> FlatVector:
         memory = self._memory.acquire()
-        _blend_kernel()(memory, other, self.shared(), np.float32(share))
+        _blend()(memory, other, self.shared(), np.float32(share))
         return _read_only(memory)
 
 
@@ -120,14 +119,7 @@ def _read_only(array: FlatVector) -> FlatVector:
     return view
 
 
+@compiled_once(FLAT, READ, READ, REAL)
 def _blend(blended: Any, other: Any, values: Any, share: Any) -> None:
     for i in range(len(values)):
         blended[i] = other[i] + share * (values[i] - other[i])
-
-
-@cache
-def _blend_kernel() -> Callable[..., None]:
-    """Return `_blend` as machine code: one pass over the memory."""
-    from relaax.machine_code import FLAT, READ, compiled, types  # numba is large, and only shards blend
-
-    return compiled(_blend, FLAT, READ, READ, types.float32)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relaax.machine_code import Kernel
 from relaax.nn.recycled_memory import VectorPool, own_memory
-from relaax.optim.host_optimizers import FUSED, Kernel
+from relaax.optim.host_optimizers import FUSED
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.shard_client import ShardClient, SharedMemory

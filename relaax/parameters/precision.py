@@ -11,13 +11,13 @@ take 0.08 and 0.05 ms. `ml_dtypes` supports bfloat16 only, and takes 0.24 and 0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from relaax.machine_code import SIGNED, ArrayType, Kernel, compiled_once
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import float32_of
@@ -33,8 +33,6 @@ PRECISIONS: Final = {
 
 _NAMES = {precision: name for name, precision in PRECISIONS.items()}
 _LARGEST = {pb.PRECISION_FLOAT16: "65504", pb.PRECISION_BFLOAT16: "3.39e38"}
-
-Kernel = Callable[..., Any]
 
 
 def check_precision(precision: pb.Precision) -> None:
@@ -90,7 +88,7 @@ def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
 
 
 def prepare(precision: str) -> None:
-    """Compile the kernels of this precision. Called before a server forks, so that workers need not compile them."""
+    """Load the kernels of this precision. Called before a server forks, so that workers need not load them."""
     if PRECISIONS[precision]:
         _kernels(PRECISIONS[precision])
 
@@ -103,18 +101,8 @@ def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
     unknown precision.
     """
     check_precision(precision)
-    from relaax.machine_code import numba, types  # only if rounding is configured
-
-    narrow, widen = _SOURCES[precision]
-    bits = types.Array(types.uint32, 1, "C")
-    read_only_bits = types.Array(types.uint32, 1, "C", readonly=True)
-    halves = types.Array(types.uint16, 1, "C")
-    read_only_halves = types.Array(types.uint16, 1, "C", readonly=True)
-    compiled: Callable[..., Any] = numba.njit  # untyped
-    return (
-        compiled(types.int64(read_only_bits, halves), nogil=True)(narrow),
-        compiled(types.void(read_only_halves, bits), nogil=True)(widen),
-    )
+    narrow, widen = _COMPILED[precision]
+    return narrow(), widen()
 
 
 # The loops have no branches, and every value has 32 bits, so that the compiler vectorizes them. numba's default of
@@ -123,8 +111,11 @@ _U32: Any = np.uint32
 # The bits of a float32: the sign; the magnitude; the magnitude of infinity (that of NaN is larger).
 _SIGN, _SIZE, _INFINITE = _U32(0x80000000), _U32(0x7FFFFFFF), _U32(0x7F800000)
 _ONE_HALF = np.float32(0.5)
+_narrower = compiled_once(ArrayType("uint32"), ArrayType("uint16", writable=True), returns=SIGNED)
+_widener = compiled_once(ArrayType("uint16"), ArrayType("uint32", writable=True))
 
 
+@_narrower
 def _narrow_to_bfloat16(bits: Any, halves: Any) -> Any:
     saturated = _U32(0)
     for i in range(len(bits)):
@@ -139,6 +130,7 @@ def _narrow_to_bfloat16(bits: Any, halves: Any) -> Any:
     return np.int64(saturated)
 
 
+@_narrower
 def _narrow_to_float16(bits: Any, halves: Any) -> Any:
     saturated = _U32(0)
     for i in range(len(bits)):
@@ -157,11 +149,13 @@ def _narrow_to_float16(bits: Any, halves: Any) -> Any:
     return np.int64(saturated)
 
 
+@_widener
 def _widen_from_bfloat16(halves: Any, bits: Any) -> None:
     for i in range(len(halves)):
         bits[i] = _U32(halves[i]) << _U32(16)
 
 
+@_widener
 def _widen_from_float16(halves: Any, bits: Any) -> None:
     for i in range(len(halves)):
         size = _U32(_U32(halves[i]) & _U32(0x7FFF))
@@ -172,7 +166,7 @@ def _widen_from_float16(halves: Any, bits: Any) -> None:
         bits[i] = long | _U32(_U32(_U32(halves[i]) & _U32(0x8000)) << _U32(16))
 
 
-_SOURCES: Final = {
+_COMPILED: Final = {
     pb.PRECISION_FLOAT16: (_narrow_to_float16, _widen_from_float16),
     pb.PRECISION_BFLOAT16: (_narrow_to_bfloat16, _widen_from_bfloat16),
 }

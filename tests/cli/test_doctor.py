@@ -24,6 +24,7 @@ from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, line, run_checks
 from relaax.cli.doctor.finding import Finding, Severity, Subject, warning
 from relaax.configuration.roles import WORKERS_TOKEN
+from relaax.machine_code import build, prebuilt
 from relaax.transport import segments
 from relaax.transport.frames import Frame, FrameSocket
 from support.keys import Keys
@@ -177,6 +178,17 @@ def test_versions_are_compared_with_the_tested_ones(tmp_path: Path) -> None:
     findings = findings_of(write_configuration(tmp_path), "versions")
     assert {finding.level for finding in findings} <= {Severity.OK, Severity.WARNING}
     assert "tensorflow" in findings[-1].sentence
+
+
+def test_kernels_that_numba_must_compile_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_configuration(tmp_path)
+    assert "compiled kernels for " in only_line(findings_of(config, "kernels"), Severity.OK)
+    changed = build.declared()[0]._replace(fastmath=frozenset({"nnan"}))
+    monkeypatch.setattr(build, "declared", lambda: [changed])
+    assert "numba compiles _blocks_kernel, which changed" in only_line(findings_of(config, "kernels"), Severity.WARNING)
+    monkeypatch.setattr(prebuilt, "library", lambda: prebuilt.Library(None, reason="it is away"))
+    sentence = only_line(findings_of(config, "kernels"), Severity.WARNING)
+    assert "it is away. To compile them: python -m relaax.machine_code.build" in sentence
 
 
 def test_algorithm_with_an_error_is_wrong(tmp_path: Path) -> None:

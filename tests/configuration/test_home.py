@@ -14,6 +14,7 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.checkpoint.s3 import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
+from relaax.machine_code import just_in_time
 from relaax.server.command.termination import EndRequests
 from relaax.server.parameter_server.command.assembly import open_spool
 from relaax.server.rlx_server.clients.accounts import OPEN, ClientAccounts
@@ -74,6 +75,6 @@ def test_without_home_kernels_are_cached_beside_their_module(homeless: Path, mon
     def kernel(values: object) -> None:
         pass
 
-    assert machine_code.compiled(kernel, machine_code.FLAT).stats.cache_path
-    monkeypatch.setattr(machine_code.os, "access", lambda *_: False)
-    assert machine_code.compiled(kernel, machine_code.FLAT).stats.cache_path is None
+    assert machine_code.compiled_once(machine_code.FLAT)(kernel)().stats.cache_path
+    monkeypatch.setattr(just_in_time.os, "access", lambda *_: False)
+    assert machine_code.compiled_once(machine_code.FLAT)(kernel)().stats.cache_path is None

@@ -207,9 +207,9 @@ def _main() -> None:
                 importlib.import_module(module.name)
     importlib.import_module("gymnasium.wrappers")
     assert "tensorflow" not in sys.modules
-    for name in ("convolution", "dense", "kernels", "lstm"):  # servers load kernels at their start, in 0.3 s
-        importlib.import_module(f"relaax.nn.host.{name}").compile_kernels()
-    importlib.import_module("relaax.server.replay_server.server")._compile_kernels()
+    for name in ("convolution", "dense", "kernels", "lstm"):  # servers load kernels at their start
+        importlib.import_module(f"relaax.nn.host.{name}").load_kernels()
+    importlib.import_module("relaax.server.replay_server.server")._load_kernels()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

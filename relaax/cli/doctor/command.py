@@ -102,6 +102,7 @@ def checks() -> tuple[Check, ...]:
     return (
         Check("configuration", installation.configuration),
         Check("versions", installation.versions),
+        Check("kernels", installation.kernels),
         Check("algorithm", installation.algorithm),
         Check("fork", installation.forking),
         Check("environment", installation.environment),

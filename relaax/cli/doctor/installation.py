@@ -51,6 +51,20 @@ def versions(subject: Subject) -> Iterator[Finding]:
         yield ok(f"relaax {__version__}, Python {platform.python_version()}, {libraries}")
 
 
+def kernels(_: Subject) -> Iterator[Finding]:
+    """Check whether the servers use compiled kernels, and do not load numba."""
+    from relaax.machine_code.build import declared
+    from relaax.machine_code.prebuilt import kernel_of, library
+
+    found, again = library(), "to compile them: python -m relaax.machine_code.build"
+    if found.module is None:
+        yield warning(f"numba compiles the kernels in every server, which takes 100 MB: {found.reason}", again)
+    elif changed := sorted({kernel.function.__name__ for kernel in declared() if kernel_of(kernel) is None}):
+        yield warning(f"numba compiles {', '.join(changed)}, which changed after the kernels were compiled", again)
+    else:
+        yield ok(f"compiled kernels for {found.level}")
+
+
 def _version_of(library: str) -> str | None:
     try:
         return importlib.metadata.version(library)

@@ -1,4 +1,4 @@
-"""The host's engine: networks computed by numpy and by kernels that numba compiles.
+"""The host's engine: networks computed by numpy and by compiled kernels.
 
 Begin with `engine`, then `network`, which uses `dense` or `trunk`.
 """

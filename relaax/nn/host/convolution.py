@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled, compiled_once, from_dtype, types
+from relaax.machine_code import FLAT, NUMBER, READ, REAL, ArrayType, Kernel, TupleType, compiled_once
 from relaax.nn.recycled_memory import Scratch
 from relaax.nn.specification import NetworkSpec
 
@@ -30,7 +30,9 @@ Images = npt.NDArray[Any]
 _ONE = np.uint64(1)
 """An unsigned 1. With a signed 1, indices are signed, and the loops over filters take four times as long."""
 _NO_FLOOR, _RELU_FLOOR = np.float32(-np.inf), np.float32(0)
-_SHAPE = types.UniTuple(NUMBER, 7)
+_IMAGE = TupleType("uint64", 6)
+_SHAPE = TupleType("uint64", 7)
+_DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float32 float64"
 
 CHUNK_BYTES = 1 << 20
 """Size of the blocks and contributions that are computed at once, small enough to stay in the cache."""
@@ -54,7 +56,10 @@ def _blocks_kernel(images: Any, blocks: Any, count: Any, shape: Any) -> None:
                     blocks[target + i] = images[source + i]
 
 
-@compiled_once(types.Array(types.uint8, 1, "C", readonly=True), READ, FLAT, NUMBER, types.UniTuple(NUMBER, 6))
+_BLOCKS = {dtype: compiled_once(ArrayType(dtype), FLAT, NUMBER, _IMAGE)(_blocks_kernel) for dtype in _DTYPES.split()}
+
+
+@compiled_once(ArrayType("uint8"), READ, FLAT, NUMBER, _IMAGE)
 def _differences(images: Any, mean: Any, blocks: Any, count: Any, shape: Any) -> None:
     height, width, channels, rows, columns, side = shape
     piece, line = side * channels, width * channels
@@ -76,11 +81,10 @@ def _differences(images: Any, mean: Any, blocks: Any, count: Any, shape: Any) ->
 
 @cache
 def _blocks(dtype: Any) -> Kernel:
-    images = types.Array(from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
-    return compiled(_blocks_kernel, images, FLAT, NUMBER, types.UniTuple(NUMBER, 6))
+    return _BLOCKS[np.dtype(dtype).name]()
 
 
-@compiled_once(READ, READ, FLAT, types.float32, NUMBER, _SHAPE)
+@compiled_once(READ, READ, FLAT, REAL, NUMBER, _SHAPE)
 def _add(products: Any, bias: Any, outputs: Any, floor: Any, count: Any, shape: Any) -> None:
     high, wide, filters, shifts, out_rows, out_columns, side = shape
     rows, columns = high + shifts - _ONE, wide + shifts - _ONE
@@ -128,8 +132,8 @@ def _relu_gradient(gradient: Any, outputs: Any) -> None:
         gradient[i] = gradient[i] if outputs[i] > 0 else np.float32(0)
 
 
-def compile_kernels() -> None:
-    """Compile the kernels for images of bytes before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load the kernels for images of bytes before a fork."""
     _blocks(np.uint8), _differences(), _add(), _spread(), _relu_gradient()
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, compiled_once, inlined, types
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, ArrayType, compiled_once, inlined
 from relaax.nn.host.kernels import tanh
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Plan = npt.NDArray[np.uint64]
-_PLAN = types.Array(types.uint64, 2, "C")
+_PLAN = ArrayType("uint64", 2)
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(number) for number in range(5))
 
@@ -98,8 +98,8 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
     return np.array(rows, np.uint64), places, target
 
 
-def compile_kernels() -> None:
-    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load all kernels before a fork."""
     _forward(), _backward()
 
 

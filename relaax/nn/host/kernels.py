@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ANY_ORDER, FLAT, READ, compiled_once, inlined, types
+from relaax.machine_code import ANY_ORDER, FLAT, READ, SIGNED, ArrayType, compiled_once, inlined
 
 Array = npt.NDArray[np.float32]
 
 _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for number in range(5))
 
 
-def compile_kernels() -> None:
-    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load all kernels before a fork."""
     _multiply(), _rectify(), _rectified_gradient(), _softmax(), _log_probability(), _sums()
 
 
-_MATRIX = types.Array(types.float32, 2, "C", readonly=True)
-_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of the outputs of all heads
-_ROWS = types.Array(types.float32, 2, "C")
-_PLACES = types.Array(types.uint64, 1, "C")
-_ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
-_FLOAT64 = types.Array(types.float64, 1, "C")
+_MATRIX = ArrayType("float32", 2)
+_HEAD = ArrayType("float32", 2, contiguous=False)  # columns of the outputs of all heads
+_ROWS = ArrayType("float32", 2, writable=True)
+_PLACES = ArrayType("uint64", writable=True)
+_ACTIONS = ArrayType("int64")
+_FLOAT64 = ArrayType("float64", writable=True)
 
 
 # Eigen's rational approximation of the hyperbolic tangent, which TensorFlow uses, too. Its error is a few units in the
@@ -168,8 +168,10 @@ def softmax_gradient(
     by_logits = np.empty(logits.shape, np.float32)
     log_probability, entropy = np.empty((2, len(logits)), np.float32)
     actions = _checked(a_t, logits)
-    _softmax()(logits, actions, by_log_probability, by_entropy, by_logits, log_probability, entropy)
-    return by_logits, log_probability, entropy
+    results = by_logits, log_probability, entropy
+    if _softmax()(logits, actions, by_log_probability, by_entropy, *results) < len(logits):
+        raise IndexError("softmax gradient for an action that is not from 0 to A - 1")
+    return results
 
 
 def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -179,7 +181,8 @@ def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray
     """
     logits = np.asarray(logits, np.float32)
     found = np.empty(len(logits))
-    _log_probability()(logits, _checked(a_t, logits), found)
+    if _log_probability()(logits, _checked(a_t, logits), found) < len(logits):
+        raise IndexError("log-probability of an action that is not from 0 to A - 1")
     return found
 
 
@@ -189,10 +192,11 @@ def _checked(a_t: npt.NDArray[Any], logits: Array) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(a_t, np.int64)
 
 
-@compiled_once(_HEAD, _ACTIONS, READ, READ, _ROWS, FLAT, FLAT)
+@compiled_once(_HEAD, _ACTIONS, READ, READ, _ROWS, FLAT, FLAT, returns=SIGNED)
 def _softmax(
     logits: Any, actions: Any, by_log: Any, by_entropy: Any, by_logits: Any, log_probabilities: Any, entropies: Any
-) -> None:
+) -> Any:
+    """Return the number of rows before the first whose action is not from 0 to A - 1."""
     count, choices = logits.shape
     for row in range(count):
         largest = logits[row, 0]
@@ -209,17 +213,19 @@ def _softmax(
             entropy -= by_logits[row, j] * (logits[row, j] - largest - log_total)
         taken = actions[row]
         if not 0 <= taken < choices:
-            raise IndexError("softmax gradient for an action that is not from 0 to A - 1")
+            return row
         log_probabilities[row], entropies[row] = logits[row, taken] - largest - log_total, entropy
         # The derivative of log pi(a) by logit j is [j = a] - pi_j. That of the entropy is -pi_j * (log pi_j + entropy).
         for j in range(choices):
             surplus = logits[row, j] - largest - log_total + entropy
             by_logits[row, j] *= -(surplus * by_entropy[row] + by_log[row])
         by_logits[row, taken] += by_log[row]
+    return count
 
 
-@compiled_once(_HEAD, _ACTIONS, _FLOAT64)
-def _log_probability(logits: Any, actions: Any, found: Any) -> None:
+@compiled_once(_HEAD, _ACTIONS, _FLOAT64, returns=SIGNED)
+def _log_probability(logits: Any, actions: Any, found: Any) -> Any:
+    """Return the number of rows before the first whose action is not from 0 to A - 1."""
     count, choices = logits.shape
     for row in range(count):
         largest = logits[row, 0]
@@ -230,8 +236,9 @@ def _log_probability(logits: Any, actions: Any, found: Any) -> None:
         for j in range(choices):
             total += np.exp(np.float64(logits[row, j]) - np.float64(largest))
         if not 0 <= actions[row] < choices:
-            raise IndexError("log-probability of an action that is not from 0 to A - 1")
+            return row
         found[row] = np.float64(logits[row, actions[row]]) - np.float64(largest) - np.log(total)
+    return count
 
 
 def discounted_sums(terms: Array, decays: Array) -> None:
@@ -239,7 +246,7 @@ def discounted_sums(terms: Array, decays: Array) -> None:
     _sums()(terms.reshape(-1), decays.reshape(-1), terms.shape[1])
 
 
-@compiled_once(FLAT, READ, types.int64)
+@compiled_once(FLAT, READ, SIGNED)
 def _sums(terms: Any, decays: Any, width: Any) -> None:
     for i in range(len(terms) - width - 1, -1, -1):
         terms[i] += decays[i] * terms[i + width]

@@ -116,8 +116,8 @@ class Lstm:
         return by_x
 
 
-def compile_kernels() -> None:
-    """Compile all kernels before a fork. This takes seconds the first time, later milliseconds."""
+def load_kernels() -> None:
+    """Load all kernels before a fork."""
     _activate(), _differentiate()
 
 

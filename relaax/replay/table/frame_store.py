@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import Kernel, compiled, types
+from relaax.machine_code import SIGNED, ArrayType, compiled_once
 from relaax.replay.spec import Frames
 
 FrameSlots = npt.NDArray[np.int32]
 
-_PIXELS = types.Array(types.uint8, 1, "C")
-_COUNTS = types.Array(types.int32, 1, "C")
-_SLOTS = types.Array(types.int32, 1, "C", readonly=True)
+_PIXELS = ArrayType("uint8")
+_STACKS = ArrayType("uint8", writable=True)
+_COUNTS = ArrayType("int32", writable=True)
+_SLOTS = ArrayType("int32")
 
 
 class FrameStore:
@@ -34,7 +34,7 @@ class FrameStore:
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # used as a stack
         self.free = capacity
         self._written: npt.NDArray[np.bool_] | None = None  # slots written since `track_writes`
-        self._retain, self._release, self._stack = _retain_compiled(), _release_compiled(), _stack_compiled()
+        self._retain, self._release, self._stack = _retain(), _release(), _stack()
 
     def put(self, frames: Frames) -> FrameSlots:
         """Store `frames` uint8 [n, h, w, c] with one reference each; return their slots int32 [n].
@@ -105,12 +105,14 @@ class FrameStore:
         self._free[: len(free)] = free
 
 
-def _retain_kernel(references: Any, slots: Any) -> None:
+@compiled_once(_COUNTS, _SLOTS)
+def _retain(references: Any, slots: Any) -> None:
     for i in range(len(slots)):
         references[slots[i]] += 1
 
 
-def _release_kernel(references: Any, free: Any, count: Any, zeros: Any, slots: Any) -> Any:
+@compiled_once(_COUNTS, _COUNTS, SIGNED, SIGNED, _SLOTS, returns=SIGNED)
+def _release(references: Any, free: Any, count: Any, zeros: Any, slots: Any) -> Any:
     freed = 0
     for i in range(len(slots)):
         references[slots[i]] -= 1
@@ -120,7 +122,8 @@ def _release_kernel(references: Any, free: Any, count: Any, zeros: Any, slots: A
     return freed
 
 
-def _stack_kernel(frames: Any, slots: Any, length: Any, pixels: Any, channels: Any, stacks: Any) -> None:
+@compiled_once(_PIXELS, _SLOTS, SIGNED, SIGNED, SIGNED, _STACKS)
+def _stack(frames: Any, slots: Any, length: Any, pixels: Any, channels: Any, stacks: Any) -> None:
     size = np.uint64(pixels * channels)
     if length == 4 and channels == 1:  # the usual stack, in one pass
         for i in range(0, len(slots), 4):
@@ -141,18 +144,3 @@ def _stack_kernel(frames: Any, slots: Any, length: Any, pixels: Any, channels: A
             at = target + pixel * np.uint64(length * channels)
             for channel in range(np.uint64(channels)):
                 stacks[at + channel] = frames[source + pixel * np.uint64(channels) + channel]
-
-
-@cache
-def _retain_compiled() -> Kernel:
-    return compiled(_retain_kernel, _COUNTS, _SLOTS)
-
-
-@cache
-def _release_compiled() -> Kernel:
-    return compiled(_release_kernel, _COUNTS, _COUNTS, types.int64, types.int64, _SLOTS, returns=types.int64)
-
-
-@cache
-def _stack_compiled() -> Kernel:
-    return compiled(_stack_kernel, _PIXELS, _SLOTS, types.int64, types.int64, types.int64, _PIXELS)

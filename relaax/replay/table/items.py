@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import Kernel, compiled, types
+from relaax.machine_code import ArrayType, compiled_once
 from relaax.replay.table.trees import SLOTS, Keys, Slots
 
-_LINKS = types.Array(types.int32, 1, "C")
-_SLOTS = types.Array(types.int64, 1, "C")
+_LINKS = ArrayType("int32", writable=True)
+_SLOTS = ArrayType("int64", writable=True)
 
 
 class Items:
@@ -30,7 +29,7 @@ class Items:
         self._before = np.full(capacity + 1, capacity, np.int32)
         self.size = 0
         self.total = 0
-        self._link, self._unlink, self._walk = _link_compiled(), _unlink_compiled(), _walk_compiled()
+        self._link, self._unlink, self._walk = _link(), _unlink(), _walk()
 
     def add(self, count: int) -> tuple[Slots, Keys]:
         """Add items; return their slots int64 [count] and keys uint64 [count]. At least `count` slots must be free."""
@@ -96,7 +95,8 @@ class Items:
         self.size += len(slots)
 
 
-def _link_kernel(following: Any, before: Any, slots: Any) -> None:
+@compiled_once(_LINKS, _LINKS, SLOTS)
+def _link(following: Any, before: Any, slots: Any) -> None:
     end = len(following) - 1
     for i in range(len(slots)):
         newest = before[end]
@@ -106,29 +106,16 @@ def _link_kernel(following: Any, before: Any, slots: Any) -> None:
         before[end] = slots[i]
 
 
-def _unlink_kernel(following: Any, before: Any, slots: Any) -> None:
+@compiled_once(_LINKS, _LINKS, SLOTS)
+def _unlink(following: Any, before: Any, slots: Any) -> None:
     for i in range(len(slots)):
         following[before[slots[i]]] = following[slots[i]]
         before[following[slots[i]]] = before[slots[i]]
 
 
-def _walk_kernel(following: Any, slots: Any) -> None:
+@compiled_once(_LINKS, _SLOTS)
+def _walk(following: Any, slots: Any) -> None:
     slot = len(following) - 1
     for i in range(len(slots)):
         slot = np.int64(following[slot])
         slots[i] = slot
-
-
-@cache
-def _link_compiled() -> Kernel:
-    return compiled(_link_kernel, _LINKS, _LINKS, SLOTS)
-
-
-@cache
-def _unlink_compiled() -> Kernel:
-    return compiled(_unlink_kernel, _LINKS, _LINKS, SLOTS)
-
-
-@cache
-def _walk_compiled() -> Kernel:
-    return compiled(_walk_kernel, _LINKS, _SLOTS)

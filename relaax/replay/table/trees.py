@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import Kernel, compiled, inlined, types
+from relaax.machine_code import NUMBER, ArrayType, compiled_once, inlined
 from relaax.replay.spec import leaf_count
 
 Slots = npt.NDArray[np.int64]
@@ -18,11 +17,11 @@ Priorities = npt.NDArray[np.float64]
 LARGEST_PRIORITY = 1e200
 """Largest priority: sums of such priorities do not overflow."""
 
-NODES = types.Array(types.float64, 1, "C")
+NODES = ArrayType("float64", writable=True)
 """float64 [2 L], a binary tree: node i has the children 2 i and 2 i + 1, the root is 1, slot s is L + s."""
-SLOTS = types.Array(types.int64, 1, "C", readonly=True)
-NUMBERS = types.Array(types.float64, 1, "C", readonly=True)
-_FOUND = types.Array(types.int64, 1, "C")
+SLOTS = ArrayType("int64")
+NUMBERS = ArrayType("float64")
+_FOUND = ArrayType("int64", writable=True)
 
 
 class SumTree:
@@ -35,7 +34,7 @@ class SumTree:
         self._capacity = capacity
         self.nodes = np.zeros(2 * leaf_count(capacity), np.float64)
         """The nodes (see `NODES`)."""
-        self._set, self._find = _set_compiled(), _find_compiled()
+        self._set, self._find = _set(), _find()
 
     @property
     def total(self) -> float:
@@ -118,45 +117,32 @@ def _leaf_at(nodes: Any, value: Any) -> Any:
 _put, _leaf_at = inlined(_put), inlined(_leaf_at)
 
 
-def _set_kernel(nodes: Any, slots: Any, priorities: Any) -> None:
+@compiled_once(NODES, SLOTS, NUMBERS)
+def _set(nodes: Any, slots: Any, priorities: Any) -> None:
     first = len(nodes) // 2
     for i in range(len(slots)):
         _put(nodes, first + slots[i], priorities[i])
 
 
-def _find_kernel(nodes: Any, values: Any, found: Any) -> None:
+@compiled_once(NODES, NUMBERS, _FOUND)
+def _find(nodes: Any, values: Any, found: Any) -> None:
     for i in range(len(values)):
         found[i] = _leaf_at(nodes, values[i]) - len(nodes) // 2
 
 
-def _pop_drawn_kernel(nodes: Any, numbers: Any, popped: Any) -> None:
+@compiled_once(NODES, NUMBERS, _FOUND)
+def _pop_drawn(nodes: Any, numbers: Any, popped: Any) -> None:
     for i in range(len(numbers)):
         node = _leaf_at(nodes, numbers[i] * nodes[1])
         popped[i] = node - len(nodes) // 2
         _put(nodes, node, 0.0)
 
 
-@cache
-def _set_compiled() -> Kernel:
-    return compiled(_set_kernel, NODES, SLOTS, NUMBERS)
-
-
-@cache
-def _find_compiled() -> Kernel:
-    return compiled(_find_kernel, NODES, NUMBERS, _FOUND)
-
-
-@cache
-def _pop_drawn_compiled() -> Kernel:
-    return compiled(_pop_drawn_kernel, NODES, NUMBERS, _FOUND)
-
-
 Keys = npt.NDArray[np.uint64]
 
 _NO_KEY = np.uint64(np.iinfo(np.uint64).max)
-_KEY_NODES = types.Array(types.uint64, 1, "C")
-_KEYS = types.Array(types.uint64, 1, "C", readonly=True)
-_POPPED = types.Array(types.int64, 1, "C")
+_KEY_NODES = ArrayType("uint64", writable=True)
+_KEYS = ArrayType("uint64")
 
 
 class MaxTree:
@@ -164,7 +150,7 @@ class MaxTree:
 
     def __init__(self, capacity: int) -> None:
         self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
-        self._set = _largest_compiled()
+        self._set = _set_largest()
 
     @property
     def largest(self) -> float:
@@ -191,7 +177,7 @@ class MinTree:
         self._capacity = np.uint64(capacity)
         self._priorities = np.full(2 * leaf_count(capacity), np.inf)
         self._keys = np.full(2 * leaf_count(capacity), _NO_KEY, np.uint64)
-        self._set, self._pop = _lowest_compiled(), _pop_compiled()
+        self._set, self._pop = _set_lowest(), _pop_lowest()
 
     def set(self, keys: Keys, priorities: Priorities) -> None:
         """Set the `priorities` float64 [n] of the items with `keys` uint64 [n]."""
@@ -224,7 +210,7 @@ class InverseTree:
         self._capacity = np.uint64(capacity)
         self._exponent = exponent
         self._tree = SumTree(capacity)
-        self._pop = _pop_drawn_compiled()
+        self._pop = _pop_drawn()
 
     def set(self, keys: Keys, priorities: Priorities) -> None:
         """Set the `priorities` float64 [n] of the items with `keys` uint64 [n]."""
@@ -246,7 +232,8 @@ class InverseTree:
         return popped
 
 
-def _largest_kernel(nodes: Any, slots: Any, priorities: Any) -> None:
+@compiled_once(NODES, SLOTS, NUMBERS)
+def _set_largest(nodes: Any, slots: Any, priorities: Any) -> None:
     first = len(nodes) // 2
     for i in range(len(slots)):
         node = first + slots[i]
@@ -273,7 +260,8 @@ def _rise(priorities: Any, keys: Any, leaf: Any) -> None:
 _rise = inlined(_rise)
 
 
-def _lowest_kernel(priorities: Any, keys: Any, slots: Any, new_priorities: Any, new_keys: Any) -> None:
+@compiled_once(NODES, _KEY_NODES, SLOTS, NUMBERS, _KEYS)
+def _set_lowest(priorities: Any, keys: Any, slots: Any, new_priorities: Any, new_keys: Any) -> None:
     for i in range(len(slots)):
         leaf = len(keys) // 2 + slots[i]
         priorities[leaf] = new_priorities[i]
@@ -281,28 +269,14 @@ def _lowest_kernel(priorities: Any, keys: Any, slots: Any, new_priorities: Any, 
         _rise(priorities, keys, leaf)
 
 
-def _pop_kernel(priorities: Any, keys: Any, capacity: Any, popped: Any) -> None:
+@compiled_once(NODES, _KEY_NODES, NUMBER, _FOUND)
+def _pop_lowest(priorities: Any, keys: Any, capacity: Any, popped: Any) -> None:
     for i in range(len(popped)):
         popped[i] = np.int64(keys[1] % capacity)
         leaf = len(keys) // 2 + popped[i]
         priorities[leaf] = np.inf
         keys[leaf] = _NO_KEY
         _rise(priorities, keys, leaf)
-
-
-@cache
-def _largest_compiled() -> Kernel:
-    return compiled(_largest_kernel, NODES, SLOTS, NUMBERS)
-
-
-@cache
-def _lowest_compiled() -> Kernel:
-    return compiled(_lowest_kernel, NODES, _KEY_NODES, SLOTS, NUMBERS, _KEYS)
-
-
-@cache
-def _pop_compiled() -> Kernel:
-    return compiled(_pop_kernel, NODES, _KEY_NODES, types.uint64, _POPPED)
 
 
 class ItemSampler:

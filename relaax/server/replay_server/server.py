@@ -93,7 +93,7 @@ class ReplayServer:
     def start(self) -> None:
         """Start to serve."""
         keep_freed_memory(MAX_MESSAGE)
-        _compile_kernels()
+        _load_kernels()
         if self._status:
             self._status.start()
         self._local.start()
@@ -119,8 +119,8 @@ class ReplayServer:
         return reason, safe
 
 
-def _compile_kernels() -> None:
-    """Compile or load the kernels of tables, so that the first caller need not wait."""
+def _load_kernels() -> None:
+    """Load the kernels of tables, so that the first caller need not wait."""
     fields = {"stack": Field("uint8", (1, 1, 1), frames=1)}
     for remover in get_args(Remover):
         Table(TableSpec("kernels", fields, 1, "prioritized", remover=remover, frame=(1, 1, 1)), seed=0)

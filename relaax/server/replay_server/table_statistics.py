@@ -1,4 +1,4 @@
-"""Statistics of replay tables, in a module that status pages can import without numba."""
+"""Statistics of replay tables, in a module that status pages can import without the tables."""
 
 from __future__ import annotations
 

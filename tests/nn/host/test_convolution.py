@@ -132,5 +132,5 @@ def test_kernels_are_compiled_without_writable_cache(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(numba, "njit", unwritable)
     numbers = np.ones(3, np.float32)
-    machine_code.compiled(double, machine_code.FLAT)(numbers)
+    machine_code.compiled_once(machine_code.FLAT)(double)()(numbers)
     assert numbers.tolist() == [2, 2, 2]

@@ -75,7 +75,7 @@ def plan_workers(
     check_record(settings)
     from relaax.parameters.precision import prepare
 
-    prepare(settings.wire_precision)  # compiled before the fork, for all workers
+    prepare(settings.wire_precision)  # loaded before the fork, for all workers
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
     check_bridge(settings, config)

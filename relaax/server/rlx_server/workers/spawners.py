@@ -53,7 +53,7 @@ _KERNEL_MODULES = {
     "relaax.nn.distributions",
     "relaax.algorithm_base.values",
 }
-"""Modules that use the host's kernels. If an algorithm has imported one, the kernels are compiled before a fork."""
+"""Modules that use the host's kernels. If an algorithm has imported one, the kernels are loaded before a fork."""
 
 
 class UnsafeFork(RuntimeError):
@@ -135,7 +135,7 @@ def _require_one_thread(algorithm: Path) -> None:
 
 
 def _import_for_workers() -> None:
-    """Import the modules and compile the kernels that workers need, so that all workers share one copy."""
+    """Import the modules and load the kernels that workers need, so that all workers share one copy."""
     import numpy.random  # noqa: F401
 
     import relaax.parameters.client  # noqa: F401
@@ -144,7 +144,7 @@ def _import_for_workers() -> None:
         from relaax.nn.host import convolution, dense, kernels, lstm
 
         for module in (convolution, dense, kernels, lstm):
-            module.compile_kernels()  # takes 40 MB of memory, including numba
+            module.load_kernels()
 
 
 def device_refusal(device: str) -> str | None:
