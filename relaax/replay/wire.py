@@ -92,6 +92,11 @@ def sampled_bytes(spec: TableSpec) -> int:
     return 24 + sum(_item_bytes(form) for form in _sampled_forms(spec).values())
 
 
+def most_sampled(spec: TableSpec) -> int:
+    """Return the maximum number of items of one sample."""
+    return min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(spec))
+
+
 def _columns(
     spec: TableSpec, count: int, messages: Iterable[pb.Column], forms: Mapping[str, Form]
 ) -> dict[str, npt.NDArray[Any]]:
@@ -119,23 +124,35 @@ def _check_booleans(bits: npt.NDArray[np.uint8], what: str) -> None:
         raise ValueError(f"{what} must be booleans: bytes 0 or 1")
 
 
+_PlacedColumn = tuple[str, tuple[int, ...], np.dtype[Any], int]
+
+
 class ColumnLayout:
     """The layout of columns in memory, one after the other, each aligned to 64 bytes."""
 
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._columns = [(name, *form, _item_bytes(form)) for name, form in forms.items()]
+        self._placed: tuple[int, int, list[_PlacedColumn]] = (-1, 0, [])  # of the last count, with the length
 
     def length(self, count: int) -> int:
         """Return the length of `count` items in bytes."""
-        return sum(_aligned(count * size) for _, _, _, size in self._columns)
+        return self._places(count)[1]
 
     def arrays(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of `count` items as views of `memory`."""
-        columns, at = {}, 0
-        for name, shape, dtype, size in self._columns:
-            columns[name] = np.ndarray((count, *shape), dtype, memory, at)
-            at += _aligned(count * size)
-        return columns
+        return {name: np.ndarray(shape, dtype, memory, at) for name, shape, dtype, at in self._places(count)[2]}
+
+    def _places(self, count: int) -> tuple[int, int, list[_PlacedColumn]]:
+        """Return `count`, the length in bytes, and the columns with their shapes and offsets."""
+        placed = self._placed
+        if placed[0] != count:
+            columns: list[_PlacedColumn] = []
+            at = 0
+            for name, shape, dtype, size in self._columns:
+                columns.append((name, (count, *shape), dtype, at))
+                at += _aligned(count * size)
+            self._placed = placed = (count, at, columns)
+        return placed
 
 
 class InsertLayout:

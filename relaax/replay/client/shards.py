@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -285,12 +285,13 @@ class PriorityUpdates:
     """The queue of priority updates of one shard, sent in order and one call at a time. Thread-safe.
 
     Updates that arrive during a call are sent with the next one. At most `MAX_ITEMS` updates are pending; beyond that
-    the oldest are dropped and counted.
+    the oldest are dropped and counted. `send`: sends updates without a call, by shared memory, or returns false.
     """
 
-    def __init__(self, link: ShardLink, timeout: float) -> None:
+    def __init__(self, link: ShardLink, timeout: float, send: Callable[[pb.UpdatePrioritiesRequest], bool]) -> None:
         self._link = link
         self._timeout = timeout
+        self._send = send
         self._lock = threading.Lock()
         self._pending: list[_Update] = []
         self._call: Any = None
@@ -301,6 +302,8 @@ class PriorityUpdates:
     def put(self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> None:
         """Send updates, immediately or with the next call."""
         with self._lock:
+            if self._call is None and self._send(_to_request(incarnation, keys, priorities)):
+                return
             self._pending.append((incarnation, keys, priorities))
             while sum(len(update[1]) for update in self._pending) > MAX_ITEMS and len(self._pending) > 1:
                 self.dropped += len(self._pending.pop(0)[1])
@@ -327,11 +330,8 @@ class PriorityUpdates:
             together = [update for update in self._pending if update[0] == incarnation]
             self._pending = [update for update in self._pending if update[0] != incarnation]
             self._sent = sum(len(keys) for _, keys, _ in together)
-            request = pb.UpdatePrioritiesRequest(
-                incarnation=incarnation,
-                keys=to_bytes(np.concatenate([keys for _, keys, _ in together])),
-                priorities=to_bytes(np.concatenate([priorities for _, _, priorities in together])),
-            )
+            keys = np.concatenate([keys for _, keys, _ in together])
+            request = _to_request(incarnation, keys, np.concatenate([priorities for _, _, priorities in together]))
             self._call = self._link.stub.UpdatePriorities.future(request, timeout=self._timeout)
         return self._call
 
@@ -343,3 +343,9 @@ class PriorityUpdates:
             following = self._start_next_call()
         if following is not None:
             following.add_done_callback(self._on_call_done)
+
+
+def _to_request(
+    incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]
+) -> pb.UpdatePrioritiesRequest:
+    return pb.UpdatePrioritiesRequest(incarnation=incarnation, keys=to_bytes(keys), priorities=to_bytes(priorities))

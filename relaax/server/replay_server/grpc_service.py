@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +18,8 @@ from relaax.replay.table.table import Sample
 from relaax.replay.wire import (
     MAX_ITEMS,
     Columns,
+    SampleArrays,
+    SampleLayout,
     declaration_from_message,
     from_bytes,
     inserted_columns,
@@ -34,7 +37,7 @@ _LARGEST_FRAME_NUMBER = 2**62
 
 
 class ReplayCalls:
-    """Inserts and samples, whose arrays are in messages or in shared memory."""
+    """Inserts and samples, whose arrays are in messages or in shared memory, and updates of priorities."""
 
     def __init__(self, service: ReplayService) -> None:
         self.service = service
@@ -59,19 +62,22 @@ class ReplayCalls:
         return pb.InsertResponse(outcome=outcome, expected=answer.expected or 0, overrun=answer.overrun)
 
     def sample(
-        self, request: pb.SampleRequest, memory: memoryview | None = None
+        self,
+        request: pb.SampleRequest,
+        arrays_of: Callable[[SampleLayout, int], SampleArrays] | None = None,
     ) -> tuple[pb.SampleResponse, ServedTable | None]:
         """Draw items; return the answer, and the table if items were drawn. Raises InvalidRequest.
 
-        memory: shared memory to which the items are written; None to put them into the answer.
+        arrays_of: returns the arrays in shared memory to which a number of items are written, or raises ValueError;
+            None to put the items into the answer.
         """
         table = self.service.find(request.incarnation)
         if table is None:
             return pb.SampleResponse(incarnation_ended=True), None
-        if not request.count and memory is None:
+        if not request.count and arrays_of is None:
             return pb.SampleResponse(state=_to_state_message(table)), None
         with value_errors_as_invalid_request():
-            arrays = None if memory is None else table.sample_layout.arrays(request.count, memory)
+            arrays = None if arrays_of is None else arrays_of(table.sample_layout, request.count)
             columns = None if arrays is None else arrays.columns
             sample = self.service.sample(table, request.count, _wait_seconds(request.wait), columns)
         if sample is None:
@@ -85,6 +91,16 @@ class ReplayCalls:
         for name, column in sample.columns.items():  # the constructor would copy the data once more
             response.columns.add(name=name, data=to_bytes(column))
         return response, table
+
+    def update_priorities(self, request: pb.UpdatePrioritiesRequest) -> int:
+        """Update priorities; return how many were applied. Raises InvalidRequest."""
+        count = len(request.keys) // 8
+        if count > MAX_ITEMS:
+            raise InvalidRequest(f"a call can update at most {MAX_ITEMS} priorities, not {count}")
+        with value_errors_as_invalid_request():
+            keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
+            priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
+            return self.service.update_priorities(request.incarnation, keys, priorities)
 
 
 class ReplayGrpcService:
@@ -128,14 +144,8 @@ class ReplayGrpcService:
     def UpdatePriorities(  # noqa: N802
         self, request: pb.UpdatePrioritiesRequest, context: grpc.ServicerContext
     ) -> pb.UpdatePrioritiesResponse:
-        count = len(request.keys) // 8
-        with errors_as_status(context), value_errors_as_invalid_request():
-            if count > MAX_ITEMS:
-                raise InvalidRequest(f"a call can update at most {MAX_ITEMS} priorities, not {count}")
-            keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
-            priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
-            applied = self._service.update_priorities(request.incarnation, keys, priorities)
-        return pb.UpdatePrioritiesResponse(applied=applied)
+        with errors_as_status(context):
+            return pb.UpdatePrioritiesResponse(applied=self._calls.update_priorities(request))
 
     def Leave(  # noqa: N802
         self, request: pb.ReplayServiceLeaveRequest, context: grpc.ServicerContext

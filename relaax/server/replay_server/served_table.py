@@ -18,7 +18,7 @@ from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import InsertResult, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import FrameStoreFull, OutOfStep, State
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_RESERVE, InsertLayout, SampleLayout, sampled_bytes
+from relaax.replay.wire import InsertLayout, SampleLayout, most_sampled
 from relaax.server.ports.wait_slots import WaitSlots
 from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
@@ -159,8 +159,7 @@ class ServedTable:
 
         out: see `Table.sample`.
         """
-        if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_RESERVE:
-            most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(self.spec))
+        if count > (most := most_sampled(self.spec)):
             raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
         with value_errors_as_invalid_request():
             with slots.acquire(wait) as seconds:
@@ -172,7 +171,7 @@ class ServedTable:
                 self.limiter.undo_sample(count)
                 raise
         self._last_sample = self._clock()
-        self._mean_age += min(1.0, _RECENT * count) * (float(sample.ages.mean()) - self._mean_age)
+        self._mean_age += min(1.0, _RECENT * count) * (int(sample.ages.sum()) / count - self._mean_age)
         return sample
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
