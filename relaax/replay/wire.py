@@ -25,7 +25,7 @@ MAX_ITEMS = 2**16
 MAX_FIELDS = 64
 MAX_DIMENSIONS = 8
 MAX_NAME, MAX_FIELD_NAME = 128, 64
-MAX_PENDING_INSERTS = 2
+MAX_PENDING_INSERTS = 4
 """Maximum number of inserts in flight through one shared-memory connection, each in its own part of the memory."""
 INSERT_NUMBERS = MAX_PENDING_INSERTS * MAX_MESSAGE // 4
 """Length of the shared memory for inserts, in float32 numbers. Unwritten pages use no memory."""

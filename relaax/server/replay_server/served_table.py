@@ -136,10 +136,8 @@ class ServedTable:
             force = insert.leaving or (insert.force and self._clock() - self._last_sample >= UNDRAWN_SECONDS)
             # A duplicate or out-of-step insert does not wait.
             booked = not force and insert.sequence == self._table.next_sequence(insert.writer)
-            if booked:
-                with slots.acquire(insert.wait) as seconds:
-                    if not self.limiter.await_insert(insert.count, seconds):
-                        return InsertAnswer(not_yet=True)
+            if booked and not self._await_turn(self.limiter.await_insert, insert.count, insert.wait, slots):
+                return InsertAnswer(not_yet=True)
             done = False
             try:
                 inserted = self._insert(insert)
@@ -162,9 +160,8 @@ class ServedTable:
         if count > (most := most_sampled(self.spec)):
             raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
         with value_errors_as_invalid_request():
-            with slots.acquire(wait) as seconds:
-                if not self.limiter.await_sample(count, seconds):
-                    return None
+            if not self._await_turn(self.limiter.await_sample, count, wait, slots):
+                return None
             try:
                 sample = self._table.sample(count, out)
             except ValueError:
@@ -214,6 +211,14 @@ class ServedTable:
             limiter = declaration.limiter(self._shards)
             limiter.restore(self.limiter.state())
             self.declaration, self.limiter = declaration, limiter
+
+    @staticmethod
+    def _await_turn(turn: Callable[[int, float], bool], count: int, wait: float, slots: WaitSlots) -> bool:
+        """Return whether the limiter allows `count` items, at once or within `wait` seconds if a slot is free."""
+        if turn(count, 0.0):
+            return True
+        with slots.acquire(wait) as seconds:
+            return seconds > 0 and turn(count, seconds)
 
     def _insert(self, insert: WriterInsert) -> InsertResult:
         """Insert; if the frame store is full, remove silent writers and retry."""
