@@ -54,7 +54,7 @@ class CarrierStub(pb_grpc.ParameterServerServiceStub):
 
 def add_to_server(servicer: Any, server: grpc.Server) -> None:
     """Add a servicer whose Push takes a Carrier, and whose Push and Pull return one."""
-    answers = {"Push": PUSH_RESPONSE, "Pull": PULL_RESPONSE}
+    answers: dict[str, LongMessageWire[Any]] = {"Push": PUSH_RESPONSE, "Pull": PULL_RESPONSE}
     add_service(_SERVICE, servicer, server, {"Push": PUSH_REQUEST}, answers)
 
 

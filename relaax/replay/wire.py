@@ -6,15 +6,19 @@ Numbers are little-endian. Their count must match the declaration exactly.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
+from relaax.replay import replay_pb2_grpc as pb_grpc
 from relaax.replay.spec import Field, Frames, TableDeclaration, TableSpec, inserted_form
+from relaax.transport.long_messages import LongMessageWire, add_service
 
 MAX_MESSAGE = 64 * 2**20
 """Maximum length of a message in bytes, in both directions."""
@@ -178,14 +182,18 @@ class InsertLayout:
         frames = self._frames(count, memory, self._columns.length(count))
         return self._columns.arrays(count, memory), frames
 
-    def copied_arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return checked copies of the columns, and views of the frames. For `memory` that its writer can still change.
+    def checked_arrays(
+        self, count: int, memory: memoryview, *, copied: bool
+    ) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the columns, which are checked, and views of the frames.
+
+        copied: the columns are copies, because the writer of `memory` can still change it.
 
         Raises ValueError like `arrays`, and for booleans other than 0 and 1.
         """
         end = self._columns.length(count)
         frames = self._frames(count, memory, end)
-        columns = self._columns.arrays(count, bytes(memory[:end]))
+        columns = self._columns.arrays(count, bytes(memory[:end]) if copied else memory)
         for name in self._booleans:
             _check_booleans(columns[name].view(np.uint8), repr(name))
         return columns, frames
@@ -225,7 +233,9 @@ class SampleLayout:
     """The layout of a sample in memory."""
 
     def __init__(self, spec: TableSpec) -> None:
-        self._layout = ColumnLayout({**_NUMBERS, **_sampled_forms(spec)})
+        forms = _sampled_forms(spec)
+        self._layout = ColumnLayout({**_NUMBERS, **forms})
+        self._booleans = [name for name, (_, dtype) in forms.items() if dtype == np.bool_]
 
     def length(self, count: int) -> int:
         """Return the length in bytes of a sample of `count` items."""
@@ -241,6 +251,42 @@ class SampleLayout:
         columns = self._layout.arrays(count, memory)
         keys, probabilities, ages = (columns.pop(name) for name in _NUMBERS)
         return SampleArrays(keys, probabilities, ages, columns)
+
+    def received_arrays(self, count: int, data: memoryview) -> SampleArrays:
+        """Return the arrays of an answer by gRPC as views. Raises ValueError like `arrays`, and for other booleans."""
+        arrays = self.arrays(count, data)
+        for name in self._booleans:
+            _check_booleans(arrays.columns[name].view(np.uint8), repr(name))
+        return arrays
+
+
+INSERT_REQUEST = LongMessageWire(pb.InsertRequest, "arrays")
+SAMPLE_RESPONSE = LongMessageWire(pb.SampleResponse, "arrays")
+SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"]
+CAN_PACK = sys.byteorder == "little"
+"""Whether arrays have the wire's byte order in this process's memory, so that they can be in one field."""
+
+
+class ReplayStub(pb_grpc.ReplayServiceStub):
+    """A client stub whose Insert takes a Carrier, and whose Sample returns one."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        super().__init__(channel)  # type: ignore[no-untyped-call]  # generated
+        self.Insert = channel.unary_unary(
+            f"/{SERVICE.full_name}/Insert",
+            request_serializer=INSERT_REQUEST.write,
+            response_deserializer=pb.InsertResponse.FromString,
+        )
+        self.Sample = channel.unary_unary(
+            f"/{SERVICE.full_name}/Sample",
+            request_serializer=pb.SampleRequest.SerializeToString,
+            response_deserializer=SAMPLE_RESPONSE.read,
+        )
+
+
+def add_to_server(servicer: Any, server: grpc.Server) -> None:
+    """Add a servicer whose Insert takes a Carrier, and whose Sample returns one."""
+    add_service(SERVICE, servicer, server, {"Insert": INSERT_REQUEST}, {"Sample": SAMPLE_RESPONSE})
 
 
 def sample_from_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:

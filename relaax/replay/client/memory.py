@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 
@@ -126,8 +125,9 @@ class ShardMemory(MemoryConnection):
     def send_updates(self, request: pb.UpdatePrioritiesRequest) -> bool:
         """Send priority updates, which are not answered. They precede the next sample request. Thread-safe.
 
-        While a sample is pending, they are sent together with the next request, which wakes the server once. Return
-        False, without sending, if the server may have too many to read, or the connection has ended.
+        While a sample is pending, they are sent together with the next request, which wakes the server once, and are
+        dropped if the connection ends before. Return False, without sending, if the server may have too many to read,
+        or the connection has ended.
         """
         frame = Frame(UPDATE, request.SerializeToString())
         length = len(frame.message) + _UPDATE_OVERHEAD
@@ -144,14 +144,6 @@ class ShardMemory(MemoryConnection):
             self._unread += length
             self._unread_later += length
             return True
-
-    def close(self) -> None:
-        with self._updating:
-            updates, self._updates = self._updates, []
-        if updates:
-            with contextlib.suppress(OSError):
-                self._send_unanswered(updates.pop(), updates)
-        super().close()
 
 
 class ReplayTransport(MemoryTransport[ShardMemory]):

@@ -17,8 +17,9 @@ from relaax.replay.client.memory import ReplayTransport, ShardMemory
 from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import ReplayError, Sampled
 from relaax.replay.spec import TableDeclaration
-from relaax.replay.wire import SampleArrays, most_sampled, sample_from_message
+from relaax.replay.wire import CAN_PACK, SampleArrays, SampleLayout, most_sampled, sample_from_message
 from relaax.transport.channel import is_unavailable
+from relaax.transport.long_messages import Carrier
 from relaax.transport.shard_link import MemoryCall
 
 CALL_WAIT = 1.0
@@ -28,9 +29,7 @@ FIRST_EXCLUSION, LONGEST_EXCLUSION = 2.0, 16.0
 
 The time doubles with each exclusion that follows, up to `LONGEST_EXCLUSION`."""
 BATCHES_AT_ONCE = 2
-"""Batches of one request that is sent ahead, if one shard has the table and nothing limits its samples."""
-
-_Answer = tuple[pb.SampleResponse, SampleArrays | None]
+"""Batches of one request that is sent ahead, if one shard has the table, shares memory and does not limit samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,13 @@ class ShardSampler:
     share. Used by one thread.
 
     ahead: whether the next items are requested when a batch is returned: those of the next batch, or of the next
-        `BATCHES_AT_ONCE` if the shard has the whole table and does not limit samples.
+        `BATCHES_AT_ONCE` if there is one shard, which shares memory and does not limit samples.
     """
 
     def __init__(self, group: ShardGroup, declaration: TableDeclaration, seed: int, *, ahead: bool = False) -> None:
         spec = declaration.spec
         self._group = group
-        self._spec = spec
+        self._spec, self._layout = spec, SampleLayout(spec)
         self._random = np.random.default_rng(seed)
         self._ahead = ahead
         self._several = ahead and len(group.links) == 1 and declaration.samples_per_insert is None
@@ -135,7 +134,9 @@ class ShardSampler:
     def _at_once(self, count: int) -> int:
         """Return how many items to request ahead for batches of `count`."""
         several = BATCHES_AT_ONCE * count
-        return several if self._several and several <= most_sampled(self._spec) else count
+        if not self._several or self._transports[0].connection is None:  # gRPC takes longer for long messages
+            return count
+        return several if several <= most_sampled(self._spec) else count
 
     def _candidates(self) -> list[ShardLink]:
         """Return the shards to draw from.
@@ -168,7 +169,7 @@ class ShardSampler:
         for link, share, part in zip(links, shares, parts, strict=True):
             incarnation, call = link.incarnation or "", None
             if part:
-                request = pb.SampleRequest(incarnation=incarnation, count=part, wait=wait)
+                request = pb.SampleRequest(incarnation=incarnation, count=part, wait=wait, packed=CAN_PACK)
                 call = self._transports[link.shard].sample(request, wait + self._group.timeout)
             requests.append(_Request(link, incarnation, int(part), float(share), call))
         return requests
@@ -191,7 +192,7 @@ class ShardSampler:
         self._size = sum(link.state.size for link in links)
         return links
 
-    def _receive(self, request: _Request) -> _Answer | None:
+    def _receive(self, request: _Request) -> SampleArrays | None:
         """Wait for a shard's answer; return None if it has no items. Raises ReplayError."""
         link, incarnation, call = request.link, request.incarnation, request.call
         if call is None:
@@ -206,16 +207,25 @@ class ShardSampler:
                 raise link.to_replay_error(error) from None
             link.mark_unreachable(incarnation, error)
             return None
-        answer, arrays = found if isinstance(found, tuple) else (found, None)
+        arrays: SampleArrays | None
+        answer, arrays = found if isinstance(found, tuple) else (found.message, None)
         link.on_sample_response(incarnation, answer)
-        return None if answer.incarnation_ended or answer.not_yet else (answer, arrays)
+        if answer.incarnation_ended or answer.not_yet:
+            return None
+        if arrays is None:
+            arrays = self._arrays_by_grpc(request, found)
+        return arrays
 
-    def _to_shard_sample(self, request: _Request, answer: _Answer, share: float) -> _ShardSample:
-        message, arrays = answer
+    def _arrays_by_grpc(self, request: _Request, answer: Carrier[pb.SampleResponse]) -> SampleArrays:
+        """Return the arrays of an answer by gRPC. Raises ReplayError."""
         try:
-            drawn = sample_from_message(self._spec, request.count, message) if arrays is None else arrays
+            if CAN_PACK and len(answer.data):
+                return self._layout.received_arrays(request.count, answer.data)
+            return sample_from_message(self._spec, request.count, answer.message)
         except ValueError as error:
             raise ReplayError(f"{request.link.target}: {error}") from None
+
+    def _to_shard_sample(self, request: _Request, drawn: SampleArrays, share: float) -> _ShardSample:
         shared = share * drawn.probabilities
         return _ShardSample(request.link.shard, request.incarnation, drawn.columns, drawn.keys, shared, drawn.ages)
 

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from relaax.backoff import Pauses
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated, ReplayUnavailable
-from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.spec import TableDeclaration
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, declaration_to_message, to_bytes
+from relaax.replay.wire import CAN_PACK, MAX_ITEMS, MAX_MESSAGE, ReplayStub, declaration_to_message, to_bytes
 from relaax.transport.channel import Target, authentication_trouble, is_unavailable, open_channel
 from relaax.transport.shard_link import placement_error
 
@@ -64,6 +63,8 @@ class ShardLink:
         """Earlier incarnations of the table, whose items and writers it has restored."""
         self.offer: pb.ReplayMemoryOffer | None = None
         """The shard's offer of shared memory, if `share_memory` is true."""
+        self.packed = False
+        """Whether the arrays of inserts by gRPC are in one field."""
         self.state = ShardState()
         self.traffic = ReplayTraffic()
         """The traffic of the table while this link was registered."""
@@ -75,7 +76,7 @@ class ShardLink:
         self._share_memory = share_memory
         self._request = request
         self._channel = open_channel(target, MAX_MESSAGE)
-        self.stub = ReplayServiceStub(self._channel)
+        self.stub = ReplayStub(self._channel)
         self._lock = threading.Lock()
         self._state_request: Any = None  # incarnation and future of a pending state request
         self._state_time = 0.0
@@ -109,7 +110,7 @@ class ShardLink:
                 return
             self._state_request = None
         try:
-            self.on_sample_response(incarnation, future.result())
+            self.on_sample_response(incarnation, future.result().message)
         except (grpc.RpcError, grpc.FutureCancelledError):
             self.mark_unreachable(incarnation, future)
 
@@ -193,6 +194,7 @@ class ShardLink:
         self._was_available = True
         if self._share_memory and response.HasField("shared_memory"):
             self.offer = response.shared_memory
+        self.packed = response.packed and CAN_PACK
         self.earlier_incarnations = frozenset(response.earlier_incarnations)
         self.incarnation = response.incarnation
         self.state = ShardState.of(response.state)

@@ -157,8 +157,7 @@ class ServedTable:
 
         out: see `Table.sample`.
         """
-        if count > (most := most_sampled(self.spec)):
-            raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
+        self.check_sample(count)
         with value_errors_as_invalid_request():
             if not self._await_turn(self.limiter.await_sample, count, wait, slots):
                 return None
@@ -170,6 +169,11 @@ class ServedTable:
         self._last_sample = self._clock()
         self._mean_age += min(1.0, _RECENT * count) * (int(sample.ages.sum()) / count - self._mean_age)
         return sample
+
+    def check_sample(self, count: int) -> None:
+        """Raise InvalidRequest if a sample has too many items for a message."""
+        if count > (most := most_sampled(self.spec)):
+            raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
         """Update priorities; return how many were applied. Raises InvalidRequest."""
