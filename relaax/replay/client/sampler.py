@@ -80,6 +80,7 @@ class ShardSampler:
         spec = declaration.spec
         self._group = group
         self._spec, self._layout = spec, SampleLayout(spec)
+        self._most_sampled = most_sampled(spec)
         self._random = np.random.default_rng(seed)
         self._ahead = ahead
         self._several = ahead and len(group.links) == 1 and declaration.samples_per_insert is None
@@ -136,7 +137,7 @@ class ShardSampler:
         several = BATCHES_AT_ONCE * count
         if not self._several or self._transports[0].connection is None:  # gRPC takes longer for long messages
             return count
-        return several if several <= most_sampled(self._spec) else count
+        return several if several <= self._most_sampled else count
 
     def _candidates(self) -> list[ShardLink]:
         """Return the shards to draw from.

@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, types
-from relaax.replay.table.trees import SLOTS, Keys, Slots
+from relaax.replay.table.trees import NUMBERS, SLOTS, Keys, Priorities, Slots
 
 _LINKS = types.Array(types.int32, 1, "C")
 _SLOTS = types.Array(types.int64, 1, "C")
+_KEYS = types.Array(types.uint64, 1, "C")
+_READ_KEYS = types.Array(types.uint64, 1, "C", readonly=True)
+_NUMBERS = types.Array(types.float64, 1, "C")
 
 
 class Items:
@@ -31,6 +34,7 @@ class Items:
         self.size = 0
         self.total = 0
         self._link, self._unlink, self._walk = _link_compiled(), _unlink_compiled(), _walk_compiled()
+        self._look_up, self._find = _look_up_compiled(), _find_compiled()
 
     def add(self, count: int) -> tuple[Slots, Keys]:
         """Add items; return their slots int64 [count] and keys uint64 [count]. At least `count` slots must be free."""
@@ -69,15 +73,28 @@ class Items:
         keys: Keys = self._keys[slots]
         return keys
 
-    def ages(self, slots: Slots) -> Slots:
-        """Return int64 [n]: the number of items that were inserted after each item in `slots` int64 [n]."""
-        ages: Slots = self.total - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
-        return ages
+    def keys_and_ages(self, slots: Slots) -> tuple[Keys, Slots]:
+        """Return the keys uint64 [n] of the items in `slots` int64 [n], and their ages int64 [n].
 
-    def find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        """Return the slots int64 [n] of `keys` uint64 [n], and whether each item still exists, bool [n]."""
-        slots = (keys % np.uint64(self._capacity)).astype(np.int64)
-        return slots, (self._keys[slots] == keys) & (keys > 0)
+        The age of an item is the number of items that were inserted after it.
+        """
+        keys, ages = np.empty(len(slots), np.uint64), np.empty(len(slots), np.int64)
+        self._look_up(self._keys, self._capacity, self.total, slots, keys, ages)
+        return keys, ages
+
+    def find(self, keys: Keys, numbers: Priorities) -> tuple[Slots, Keys, Priorities]:
+        """Return the slots int64 [m], keys uint64 [m] and numbers float64 [m] of the m items that still exist.
+
+        keys: uint64 [n]. numbers: float64 [n], one for each key.
+        """
+        slots, found, kept = np.empty(len(keys), np.int64), np.empty(len(keys), np.uint64), np.empty(len(keys))
+        count = self._find(self._keys, self._capacity, keys, numbers, slots, found, kept)
+        return slots[:count], found[:count], kept[:count]
+
+    def exist(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return whether the items with `keys` uint64 [n] still exist, bool [n]."""
+        exist: npt.NDArray[np.bool_] = self._keys[(keys % np.uint64(self._capacity)).astype(np.int64)] == keys
+        return exist
 
     def free_slots(self) -> npt.NDArray[np.int32]:
         """Return the free slots int32 [capacity - size], in the order that `restore` needs."""
@@ -119,6 +136,24 @@ def _walk_kernel(following: Any, slots: Any) -> None:
         slots[i] = slot
 
 
+def _look_up_kernel(keys: Any, capacity: Any, total: Any, slots: Any, found: Any, ages: Any) -> None:
+    for i in range(len(slots)):
+        found[i] = keys[slots[i]]
+        ages[i] = total - np.int64(found[i] // capacity)
+
+
+def _find_kernel(keys: Any, capacity: Any, wanted: Any, numbers: Any, slots: Any, found: Any, kept: Any) -> Any:
+    count = 0
+    for i in range(len(wanted)):
+        slot = np.int64(wanted[i] % capacity)
+        if wanted[i] > 0 and keys[slot] == wanted[i]:
+            slots[count] = slot
+            found[count] = wanted[i]
+            kept[count] = numbers[i]
+            count += 1
+    return count
+
+
 @cache
 def _link_compiled() -> Kernel:
     return compiled(_link_kernel, _LINKS, _LINKS, SLOTS)
@@ -132,3 +167,14 @@ def _unlink_compiled() -> Kernel:
 @cache
 def _walk_compiled() -> Kernel:
     return compiled(_walk_kernel, _LINKS, _SLOTS)
+
+
+@cache
+def _look_up_compiled() -> Kernel:
+    return compiled(_look_up_kernel, _READ_KEYS, types.uint64, types.int64, SLOTS, _KEYS, _SLOTS)
+
+
+@cache
+def _find_compiled() -> Kernel:
+    arrays = _READ_KEYS, NUMBERS, _SLOTS, _KEYS, _NUMBERS
+    return compiled(_find_kernel, _READ_KEYS, types.uint64, *arrays, returns=types.int64)

@@ -82,6 +82,7 @@ class ServedTable:
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()
+        self._most_sampled = most_sampled(self.spec)
         self._table = Table(self.spec, seed=uuid.uuid4().int & (2**63 - 1))
         self._clock = clock
         self.last_request = clock()
@@ -172,8 +173,10 @@ class ServedTable:
 
     def check_sample(self, count: int) -> None:
         """Raise InvalidRequest if a sample has too many items for a message."""
-        if count > (most := most_sampled(self.spec)):
-            raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
+        if count > self._most_sampled:
+            raise InvalidRequest(
+                f"a sample of table {self.spec.name!r} may have at most {self._most_sampled} items, not {count}"
+            )
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
         """Update priorities; return how many were applied. Raises InvalidRequest."""
