@@ -51,7 +51,7 @@ class _ShardSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _PendingSample:
     """A request for `count` items of one shard, without `call` if it is for none.
 
     share: the shard's share of all items that were requested at the time.
@@ -84,7 +84,7 @@ class ShardSampler:
         self._random = np.random.default_rng(seed)
         self._ahead = ahead
         self._several = ahead and len(group.links) == 1 and declaration.samples_per_insert is None
-        self._requests: list[_Request] = []  # of the next batch
+        self._requests: list[_PendingSample] = []  # of the next batch
         self._samples: list[_ShardSample] = []  # that no batch has had yet
         self._size = 0
         self._transports = [ReplayTransport(link, spec) for link in group.links]
@@ -156,7 +156,7 @@ class ShardSampler:
         ready = [link for link in available if link.state.begun]
         return [link for link in ready if self._exclusions.get(link.shard, (0.0, 0.0))[0] <= now] or ready
 
-    def _send_requests(self, links: Sequence[ShardLink], missing: int, wait: float) -> list[_Request]:
+    def _send_requests(self, links: Sequence[ShardLink], missing: int, wait: float) -> list[_PendingSample]:
         """Request each shard's part of the missing items. Return no request if all shards are empty."""
         states = [link.state for link in links]
         weights = np.array([state.total_priority for state in states])
@@ -172,10 +172,10 @@ class ShardSampler:
             if part:
                 request = pb.SampleRequest(incarnation=incarnation, count=part, wait=wait, packed=CAN_PACK)
                 call = self._transports[link.shard].sample(request, wait + self._group.timeout)
-            requests.append(_Request(link, incarnation, int(part), float(share), call))
+            requests.append(_PendingSample(link, incarnation, int(part), float(share), call))
         return requests
 
-    def _receive_samples(self, requests: Sequence[_Request], waited: float) -> list[ShardLink]:
+    def _receive_samples(self, requests: Sequence[_PendingSample], waited: float) -> list[ShardLink]:
         """Receive the answers. `waited`: seconds for which the calls could wait.
 
         Return the shards that did not refuse, or no shard if none of them returned items.
@@ -193,7 +193,7 @@ class ShardSampler:
         self._size = sum(link.state.size for link in links)
         return links
 
-    def _receive(self, request: _Request) -> SampleArrays | None:
+    def _receive(self, request: _PendingSample) -> SampleArrays | None:
         """Wait for a shard's answer; return None if it has no items. Raises ReplayError."""
         link, incarnation, call = request.link, request.incarnation, request.call
         if call is None:
@@ -217,7 +217,7 @@ class ShardSampler:
             arrays = self._arrays_by_grpc(request, found)
         return arrays
 
-    def _arrays_by_grpc(self, request: _Request, answer: Carrier[pb.SampleResponse]) -> SampleArrays:
+    def _arrays_by_grpc(self, request: _PendingSample, answer: Carrier[pb.SampleResponse]) -> SampleArrays:
         """Return the arrays of an answer by gRPC. Raises ReplayError."""
         try:
             if CAN_PACK and len(answer.data):
@@ -226,7 +226,7 @@ class ShardSampler:
         except ValueError as error:
             raise ReplayError(f"{request.link.target}: {error}") from None
 
-    def _to_shard_sample(self, request: _Request, drawn: SampleArrays, share: float) -> _ShardSample:
+    def _to_shard_sample(self, request: _PendingSample, drawn: SampleArrays, share: float) -> _ShardSample:
         shared = share * drawn.probabilities
         return _ShardSample(request.link.shard, request.incarnation, drawn.columns, drawn.keys, shared, drawn.ages)
 
