@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ FIRST_EXCLUSION, LONGEST_EXCLUSION = 2.0, 16.0
 """Seconds for which a shard is excluded if its limiter allowed no sample and other shards returned items.
 
 The time doubles with each exclusion that follows, up to `LONGEST_EXCLUSION`."""
+MAX_UPDATES = 4096
+"""Maximum number of new priorities that wait for the next sample request by gRPC, because a sample is pending."""
 BATCHES_AT_ONCE = 2
 """Batches of one request that is sent ahead, if one shard has the table, shares memory and does not limit samples."""
 
@@ -88,6 +91,8 @@ class ShardSampler:
         self._samples: list[_ShardSample] = []  # that no batch has had yet
         self._size = 0
         self._transports = [ReplayTransport(link, spec) for link in group.links]
+        self._updating = threading.Lock()
+        self._updates: list[list[pb.UpdatePrioritiesRequest]] = [[] for _ in group.links]  # by shard
         self._exclusions: dict[int, tuple[float, float]] = {}  # by shard: end of the exclusion, and its length
         self._unavailable_since: float | None = None
 
@@ -97,9 +102,20 @@ class ShardSampler:
             transport.close()
 
     def send_updates(self, shard: int, request: pb.UpdatePrioritiesRequest) -> bool:
-        """Send priority updates through the shared memory of a shard. Return whether they were sent. Thread-safe."""
+        """Send priority updates to a shard by shared memory, or by gRPC with its next sample request. Thread-safe.
+
+        Return False, without sending, if neither is possible now.
+        """
         memory = self._transports[shard].connection
-        return memory is not None and memory.send_updates(request)
+        if memory is not None:
+            return memory.send_updates(request)
+        with self._updating:
+            updates = self._updates[shard]
+            count = sum(len(update.keys) for update in (*updates, request)) // 8
+            if not (self._requests and self._group.links[shard].packed) or count > MAX_UPDATES:
+                return False
+            updates.append(request)
+            return True
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         """Draw `count` items; return None if the limiters did not allow it within `timeout` seconds.
@@ -170,7 +186,11 @@ class ShardSampler:
         for link, share, part in zip(links, shares, parts, strict=True):
             incarnation, call = link.incarnation or "", None
             if part:
-                request = pb.SampleRequest(incarnation=incarnation, count=part, wait=wait, packed=CAN_PACK)
+                with self._updating:
+                    updates, self._updates[link.shard] = self._updates[link.shard], []
+                request = pb.SampleRequest(
+                    incarnation=incarnation, count=part, wait=wait, packed=CAN_PACK, updates=updates
+                )
                 call = self._transports[link.shard].sample(request, wait + self._group.timeout)
             requests.append(_PendingSample(link, incarnation, int(part), float(share), call))
         return requests

@@ -71,11 +71,17 @@ class ReplayCalls:
         request: pb.SampleRequest,
         arrays_of: Callable[[SampleLayout, int], SampleArrays] | None = None,
     ) -> tuple[pb.SampleResponse, ServedTable | None]:
-        """Draw items; return the answer, and the table if items were drawn. Raises InvalidRequest.
+        """Update priorities, and draw items; return the answer, and the table if items were drawn.
+
+        Raises InvalidRequest.
 
         arrays_of: returns the arrays in shared memory to which a number of items are written, or raises ValueError;
             None to put the items into the answer.
         """
+        if (new := sum(len(update.keys) for update in request.updates) // 8) > MAX_ITEMS:
+            raise InvalidRequest(f"a sample request may have at most {MAX_ITEMS} new priorities, not {new}")
+        for update in request.updates:
+            self.update_priorities(update)
         table = self.service.find(request.incarnation)
         if table is None:
             return pb.SampleResponse(incarnation_ended=True), None

@@ -159,6 +159,19 @@ def test_packed_booleans_are_checked(requests: Requests, wrong: int) -> None:
         SampleLayout(declaration.spec).received_arrays(1, memoryview(bytes([*bytes(192), 3, *bytes(63)])))
 
 
+def test_priorities_are_updated_before_the_sample(requests: Requests) -> None:
+    table = requests.registered(numbered(), session="updates")
+    assert requests.insert(incarnation=table).outcome == pb.OUTCOME_DONE
+    keys = np.frombuffer(requests.sample(64, table).keys, np.uint64)
+    priorities = np.where(keys == keys.min(), 0.0, 1.0)
+    update = pb.UpdatePrioritiesRequest(incarnation=table, keys=to_bytes(keys), priorities=to_bytes(priorities))
+    answer = requests.sample(64, table, updates=[update, update])
+    assert set(np.frombuffer(answer.keys, np.uint64)) == {keys.max()}
+    many = pb.UpdatePrioritiesRequest(incarnation=table, keys=bytes(8 * 2**15), priorities=bytes(8 * 2**15))
+    with pytest.raises(grpc.RpcError, match="at most 65536 new priorities, not 98304"):
+        requests.sample(1, table, updates=[many] * 3)
+
+
 def test_long_packed_samples_are_refused_before_memory_is_taken(requests: Requests) -> None:
     with pytest.raises(grpc.RpcError, match="at most 65536 items, not 4294967295"):
         requests.sample(2**32 - 1, packed=True)
