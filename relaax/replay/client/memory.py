@@ -50,7 +50,7 @@ class ShardMemory(MemoryConnection):
         self._updating = threading.Lock()
         self._updates: list[Frame] = []  # to send with the next request
         self._unread = 0  # bytes of the updates that the server may not have read
-        self._unread_later = 0  # those that were sent after the last request, or are still to be sent
+        self._unread_later = 0  # the part that was sent after the last request, or waits for the next one
 
     def send_insert(
         self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float, ahead: int = 0

@@ -75,8 +75,8 @@ class ShardSampler:
     not answer, or whose limiter does not allow a sample, is excluded from the batch, and the other shards get its
     share. Used by one thread.
 
-    ahead: whether the next items are requested when a batch is returned: those of the next batch, or of the next
-        `BATCHES_AT_ONCE` if there is one shard, which shares memory and does not limit samples.
+    ahead: whether the next batch is requested when a batch is returned. If there is one shard, which shares memory and
+        does not limit samples, the next `BATCHES_AT_ONCE` batches are requested.
     """
 
     def __init__(self, group: ShardGroup, declaration: TableDeclaration, seed: int, *, ahead: bool = False) -> None:
