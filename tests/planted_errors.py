@@ -382,13 +382,7 @@ ERRORS = (
     planted(
         "priority-of-an-evicted-item",
         "the priority of an evicted item is set for the item in its slot",
-        [
-            (
-                "relaax/replay/table/items.py",
-                "(self._keys[slots] == keys) & (keys > 0)",
-                "(self._keys[slots] > 0) & (keys > 0)",
-            )
-        ],
+        [("relaax/replay/table/items.py", "keys[slot] == wanted[i]:", "keys[slot] > 0:")],
         TABLE,
     ),
     planted(
@@ -403,7 +397,7 @@ ERRORS = (
         [
             (
                 TABLE_COPY_PY,
-                "self._whole[here] = self._items.find(self._keys[here])[1]",
+                "self._whole[here] = self._items.exist(self._keys[here])",
                 "self._whole[here] = True",
             )
         ],

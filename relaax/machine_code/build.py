@@ -38,6 +38,7 @@ MODULES = (
     "relaax.replay.table.frame_store",
     "relaax.replay.table.items",
     "relaax.replay.table.trees",
+    "relaax.replay.table.writers",
 )
 """Modules whose kernels the libraries contain."""
 

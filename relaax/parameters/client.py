@@ -35,9 +35,10 @@ from relaax.parameters.precision import PRECISIONS
 from relaax.parameters.received import Answer, IncarnationEnded, ReceivedState, ReceivedTarget
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.synchronous import UpdateWaits
-from relaax.parameters.wire import Carrier, statistics_to_messages
+from relaax.parameters.wire import statistics_to_messages
 from relaax.transport.channel import Target
 from relaax.transport.local_socket import FailureKind, NoSharedMemory
+from relaax.transport.long_messages import Carrier
 from relaax.transport.process_resources import allow_descriptors, keep_freed_memory
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
+from relaax.parameters.wire import statistics_from_messages, statistics_to_messages
+from relaax.transport.long_messages import Carrier
 
 _FETCHES = 3
 _VECTOR = "target"

@@ -14,7 +14,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call
 from relaax.parameters.interfaces import FlatVector, ParameterServerError
 from relaax.parameters.precision import Narrower, widened
-from relaax.parameters.wire import Carrier, CarrierStub
+from relaax.parameters.wire import CarrierStub
 from relaax.transport import segments
 from relaax.transport.channel import Target, open_channel
 from relaax.transport.frames import LIVE, PULL, PUSH, BrokenFrame, Frame
@@ -27,6 +27,7 @@ from relaax.transport.local_socket import (
     failure_text,
     missing_descriptor_error,
 )
+from relaax.transport.long_messages import Carrier
 from relaax.transport.shard_link import MemoryCall, MemoryTransport, placement_error
 
 _KINDS = {pb.PushRequest: PUSH, pb.PullRequest: PULL}

@@ -11,7 +11,7 @@ from relaax.parameters.calls import Calls
 from relaax.parameters.interfaces import TrainingEnded
 from relaax.parameters.received import Answer, IncarnationEnded
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.wire import Carrier
+from relaax.transport.long_messages import Carrier
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two requests to a shard that answers at once, because too many workers wait."""

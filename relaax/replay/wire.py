@@ -6,15 +6,19 @@ Numbers are little-endian. Their count must match the declaration exactly.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
+from relaax.replay import replay_pb2_grpc as pb_grpc
 from relaax.replay.spec import Field, Frames, TableDeclaration, TableSpec, inserted_form
+from relaax.transport.long_messages import LongMessageWire, add_service
 
 MAX_MESSAGE = 64 * 2**20
 """Maximum length of a message in bytes, in both directions."""
@@ -25,7 +29,7 @@ MAX_ITEMS = 2**16
 MAX_FIELDS = 64
 MAX_DIMENSIONS = 8
 MAX_NAME, MAX_FIELD_NAME = 128, 64
-MAX_PENDING_INSERTS = 2
+MAX_PENDING_INSERTS = 4
 """Maximum number of inserts in flight through one shared-memory connection, each in its own part of the memory."""
 INSERT_NUMBERS = MAX_PENDING_INSERTS * MAX_MESSAGE // 4
 """Length of the shared memory for inserts, in float32 numbers. Unwritten pages use no memory."""
@@ -92,6 +96,11 @@ def sampled_bytes(spec: TableSpec) -> int:
     return 24 + sum(_item_bytes(form) for form in _sampled_forms(spec).values())
 
 
+def most_sampled(spec: TableSpec) -> int:
+    """Return the maximum number of items of one sample."""
+    return min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(spec))
+
+
 def _columns(
     spec: TableSpec, count: int, messages: Iterable[pb.Column], forms: Mapping[str, Form]
 ) -> dict[str, npt.NDArray[Any]]:
@@ -119,23 +128,35 @@ def _check_booleans(bits: npt.NDArray[np.uint8], what: str) -> None:
         raise ValueError(f"{what} must be booleans: bytes 0 or 1")
 
 
+_PlacedColumn = tuple[str, tuple[int, ...], np.dtype[Any], int]
+
+
 class ColumnLayout:
     """The layout of columns in memory, one after the other, each aligned to 64 bytes."""
 
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._columns = [(name, *form, _item_bytes(form)) for name, form in forms.items()]
+        self._placed: tuple[int, int, list[_PlacedColumn]] = (-1, 0, [])  # of the last count, with the length
 
     def length(self, count: int) -> int:
         """Return the length of `count` items in bytes."""
-        return sum(_aligned(count * size) for _, _, _, size in self._columns)
+        return self._places(count)[1]
 
     def arrays(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of `count` items as views of `memory`."""
-        columns, at = {}, 0
-        for name, shape, dtype, size in self._columns:
-            columns[name] = np.ndarray((count, *shape), dtype, memory, at)
-            at += _aligned(count * size)
-        return columns
+        return {name: np.ndarray(shape, dtype, memory, at) for name, shape, dtype, at in self._places(count)[2]}
+
+    def _places(self, count: int) -> tuple[int, int, list[_PlacedColumn]]:
+        """Return `count`, the length in bytes, and the columns with their shapes and offsets."""
+        placed = self._placed
+        if placed[0] != count:
+            columns: list[_PlacedColumn] = []
+            at = 0
+            for name, shape, dtype, size in self._columns:
+                columns.append((name, (count, *shape), dtype, at))
+                at += _aligned(count * size)
+            self._placed = placed = (count, at, columns)
+        return placed
 
 
 class InsertLayout:
@@ -161,14 +182,18 @@ class InsertLayout:
         frames = self._frames(count, memory, self._columns.length(count))
         return self._columns.arrays(count, memory), frames
 
-    def copied_arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return checked copies of the columns, and views of the frames. For `memory` that its writer can still change.
+    def checked_arrays(
+        self, count: int, memory: memoryview, *, copied: bool
+    ) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the columns, which are checked, and views of the frames.
+
+        copied: the columns are copies, because the writer of `memory` can still change it.
 
         Raises ValueError like `arrays`, and for booleans other than 0 and 1.
         """
         end = self._columns.length(count)
         frames = self._frames(count, memory, end)
-        columns = self._columns.arrays(count, bytes(memory[:end]))
+        columns = self._columns.arrays(count, bytes(memory[:end]) if copied else memory)
         for name in self._booleans:
             _check_booleans(columns[name].view(np.uint8), repr(name))
         return columns, frames
@@ -208,7 +233,9 @@ class SampleLayout:
     """The layout of a sample in memory."""
 
     def __init__(self, spec: TableSpec) -> None:
-        self._layout = ColumnLayout({**_NUMBERS, **_sampled_forms(spec)})
+        forms = _sampled_forms(spec)
+        self._layout = ColumnLayout({**_NUMBERS, **forms})
+        self._booleans = [name for name, (_, dtype) in forms.items() if dtype == np.bool_]
 
     def length(self, count: int) -> int:
         """Return the length in bytes of a sample of `count` items."""
@@ -224,6 +251,42 @@ class SampleLayout:
         columns = self._layout.arrays(count, memory)
         keys, probabilities, ages = (columns.pop(name) for name in _NUMBERS)
         return SampleArrays(keys, probabilities, ages, columns)
+
+    def received_arrays(self, count: int, data: memoryview) -> SampleArrays:
+        """Return the arrays of an answer by gRPC as views. Raises ValueError like `arrays`, and for other booleans."""
+        arrays = self.arrays(count, data)
+        for name in self._booleans:
+            _check_booleans(arrays.columns[name].view(np.uint8), repr(name))
+        return arrays
+
+
+INSERT_REQUEST = LongMessageWire(pb.InsertRequest, "arrays")
+SAMPLE_RESPONSE = LongMessageWire(pb.SampleResponse, "arrays")
+SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"]
+CAN_PACK = sys.byteorder == "little"
+"""Whether arrays have the wire's byte order in this process's memory, so that they can be in one field."""
+
+
+class ReplayStub(pb_grpc.ReplayServiceStub):
+    """A client stub whose Insert takes a Carrier, and whose Sample returns one."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        super().__init__(channel)  # type: ignore[no-untyped-call]  # generated
+        self.Insert = channel.unary_unary(
+            f"/{SERVICE.full_name}/Insert",
+            request_serializer=INSERT_REQUEST.write,
+            response_deserializer=pb.InsertResponse.FromString,
+        )
+        self.Sample = channel.unary_unary(
+            f"/{SERVICE.full_name}/Sample",
+            request_serializer=pb.SampleRequest.SerializeToString,
+            response_deserializer=SAMPLE_RESPONSE.read,
+        )
+
+
+def add_to_server(servicer: Any, server: grpc.Server) -> None:
+    """Add a servicer whose Insert takes a Carrier, and whose Sample returns one."""
+    add_service(SERVICE, servicer, server, {"Insert": INSERT_REQUEST}, {"Sample": SAMPLE_RESPONSE})
 
 
 def sample_from_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:

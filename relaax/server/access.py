@@ -167,4 +167,5 @@ def _connected(servers: Sequence[Target], use: ReplayUse, patience: float, share
         client=use.client,
         patience=patience,
         share_memory=share_memory,
+        ahead=not use.actors,
     )

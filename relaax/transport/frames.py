@@ -12,17 +12,17 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 
-HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE = 1, 2, 3, 4, 5, 6
+HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE, UPDATE = 1, 2, 3, 4, 5, 6, 7
 """Kinds of requests. HELLO introduces the client; the others are methods whose messages are long.
 
-PUSH, PULL and LIVE belong to the parameter server, INSERT and SAMPLE to the replay server. LIVE requests one of the
-shard's own vectors, which the frame's `segment` selects: 0 is the parameters, the next numbers are the optimizer's
-vectors. Its message is that of a pull.
+PUSH, PULL and LIVE belong to the parameter server, INSERT, SAMPLE and UPDATE to the replay server. LIVE requests one of
+the shard's own vectors, which the frame's `segment` selects: 0 is the parameters, the next numbers are the optimizer's
+vectors. Its message is that of a pull. UPDATE has new priorities, and is not answered.
 """
 
 CONNECTION_END = 1000
@@ -35,6 +35,8 @@ _HEADER = struct.Struct("<IHHIIQ")  # bytes of the message, kind, how many numbe
 _NUMBER_BYTES = 4
 _BUFFER_BYTES = 2**16
 _MAX_DESCRIPTORS = 1
+_TRUNCATED = int(socket.MSG_CTRUNC)  # Python's own constant is an enumeration, which is slow
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -72,12 +74,9 @@ class FrameSocket:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._buffered = 0  # bytes of the next frame that were already received
 
-    def send(self, frame: Frame, descriptor: int | None = None) -> None:
-        """Send a whole frame. The other side receives a duplicate of `descriptor`."""
-        header = _HEADER.pack(
-            len(frame.message), frame.kind, len(frame.numbers), frame.segment, frame.second, frame.vector
-        )
-        data = b"".join((header, struct.pack(f"<{len(frame.numbers)}I", *frame.numbers), frame.message))
+    def send(self, frame: Frame, descriptor: int | None = None, before: Iterable[Frame] = ()) -> None:
+        """Send a whole frame, after the frames `before`. The other side receives a duplicate of `descriptor`."""
+        data = b"".join([part for one in (*before, frame) for part in _encoded(one)])
         sent = 0
         if descriptor is not None:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
@@ -144,7 +143,7 @@ class FrameSocket:
         return count
 
     def _read_with_descriptors(self, into: memoryview, descriptors: list[int]) -> int:
-        count, ancillary, flags, _ = self.socket.recvmsg_into([into], _DESCRIPTOR_BYTES, socket.MSG_CMSG_CLOEXEC)
+        count, ancillary, flags, _ = self.socket.recvmsg_into([into], _DESCRIPTOR_BYTES, _CLOSE_ON_EXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
@@ -152,6 +151,12 @@ class FrameSocket:
                 descriptors += found
         if len(descriptors) > _MAX_DESCRIPTORS:
             raise BrokenFrame("more than one descriptor was received with a frame")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             raise BrokenFrame("a descriptor was lost: this process has reached its limit of descriptors (ulimit -n)")
         return count
+
+
+def _encoded(frame: Frame) -> tuple[bytes, ...]:
+    message, numbers = frame.message, frame.numbers
+    header = _HEADER.pack(len(message), frame.kind, len(numbers), frame.segment, frame.second, frame.vector)
+    return (header, struct.pack(f"<{len(numbers)}I", *numbers), message) if numbers else (header, message)

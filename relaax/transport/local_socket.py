@@ -8,6 +8,7 @@ import hmac
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -84,8 +85,8 @@ class Introduction(NamedTuple):
 class MemoryConnection:
     """A shared-memory connection to one server. The first failure ends it; then requests can be repeated by gRPC.
 
-    Received vectors are views of segments. The server does not write to a segment while it is in use here. Not
-    thread-safe.
+    Received vectors are views of segments. The server does not write to a segment while it is in use here. Used by one
+    thread, except that any thread may call `_send_unanswered`.
     """
 
     _at_once = True
@@ -95,6 +96,7 @@ class MemoryConnection:
         """Connect to the socket `name`. `size`: float32 elements of `memory`. Raises NoSharedMemory."""
         self._segments: dict[int, FlatVector] = {}
         self._unanswered = 0
+        self._sending = threading.Lock()
         self._reading = False  # true after an interrupted read, when an answer may be partly read
         self._timeout = CONNECT_SECONDS
         self._frames, self.memory = connect(name, introduction, size, self._timeout)
@@ -102,8 +104,8 @@ class MemoryConnection:
 
     def close(self) -> None:
         """Close the socket. Memory is freed when no vector in it is in use."""
-        self._frames.shut()
-        with contextlib.suppress(OSError):
+        self._frames.shut()  # ends a `send` of another thread
+        with self._sending, contextlib.suppress(OSError):
             self._frames.close()
 
     def _check_unanswered(self, unanswered: int) -> None:
@@ -111,16 +113,24 @@ class MemoryConnection:
         if self._unanswered != unanswered or self._reading:
             raise self._close_with_error("another request has no answer yet")
 
-    def _send_request(self, frame: Frame, timeout: float) -> None:
-        """Send a request whose answer must arrive within `timeout` seconds. Raises NoSharedMemory."""
+    def _send_request(self, frame: Frame, timeout: float, before: Iterable[Frame] = ()) -> None:
+        """Send a request whose answer must arrive within `timeout` seconds, after the frames `before`.
+
+        Raises NoSharedMemory.
+        """
         self._unanswered += 1
         try:
             if timeout != self._timeout:
                 self._frames.socket.settimeout(timeout)
                 self._timeout = timeout
-            self._frames.send(frame)
+            self._send_unanswered(frame, before)
         except OSError as error:
             raise self._close_with_error(failure_text(error)) from None
+
+    def _send_unanswered(self, frame: Frame, before: Iterable[Frame] = ()) -> None:
+        """Send a frame, after the frames `before`. Raises OSError."""
+        with self._sending:
+            self._frames.send(frame, None, before)
 
     def _receive_answer(self, kind: Any) -> tuple[Any, Frame]:
         """Return the answer to the oldest unanswered request: a message of type `kind`, and its frame.

@@ -3,7 +3,8 @@
 
 The table is prioritized and full. Items are Atari transitions: two stacks of four frames 84 x 84, an action, a reward,
 and whether the episode continued. An insert has 50 consecutive steps of one environment, and each frame once. A sample
-is a batch of 32.
+is a batch of 32, after which the priorities of its items are updated. A learner requests the next batch while it uses
+this one.
 
 Measures a table in this process, one server by shared memory, and the same server by gRPC. With --peer, it also
 measures the prioritized buffer of cpprb in a separate process (see peers/). Short windows alternate, so that other
@@ -61,12 +62,12 @@ def declaration(name: str, capacity: int) -> TableDeclaration:
 
 
 class Ours:
-    """A replay memory of RELAAX, in this process or on a server."""
+    """A replay memory of RELAAX, in this process or on a server, as an actor and a learner use it."""
 
-    def __init__(self, name: str, memory: ReplayMemory) -> None:
+    def __init__(self, name: str, actor: ReplayMemory, learner: ReplayMemory) -> None:
         self.name = name
-        self._memory = memory
-        self._writer = memory.writers[0]
+        self._actor, self._learner = actor, learner
+        self._writer = actor.writers[0]
         self._rng = np.random.default_rng(0)
         self._frames = self._rng.integers(0, 256, (ITEMS + LENGTH, SIDE, SIDE, 1), dtype=np.uint8)
         self._next = 0
@@ -89,12 +90,13 @@ class Ours:
 
     def sample(self) -> None:
         """Sample a batch, and update the priorities of its items."""
-        sample = self._memory.sample(BATCH, 60.0)
+        sample = self._learner.sample(BATCH, 60.0)
         assert sample is not None
-        self._memory.update_priorities(sample, self._rng.random(BATCH))
+        self._learner.update_priorities(sample, self._rng.random(BATCH))
 
     def close(self) -> None:
-        self._memory.close()
+        self._learner.close()
+        self._actor.close()
 
 
 def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
@@ -153,11 +155,11 @@ def main(arguments: list[str]) -> int:
         config = write_replay_configuration(Path(closing.enter_context(TemporaryDirectory())))
         gigabytes = 3 * of_table.spec.bytes() / 1e9
         _, address = start_replay_server(processes, config, "--memory", f"{gigabytes:.3f}")
-        sides = [
-            Ours(TABLE, LocalReplay(of_table, 1)),
-            Ours("shared memory", ReplayClient([address], of_memory, actors=[0])),
-            Ours("gRPC", ReplayClient([address], of_grpc, actors=[0], share_memory=False)),
-        ]
+        local = LocalReplay(of_table, 1)
+        sides = [Ours(TABLE, local, local)]
+        for name, declared, share in (("shared memory", of_memory, True), ("gRPC", of_grpc, False)):
+            actor = ReplayClient([address], declared, actors=[0], share_memory=share)
+            sides.append(Ours(name, actor, ReplayClient([address], declared, share_memory=share, ahead=True)))
         for side in sides:
             closing.callback(side.close)
             for _ in range(-(-options.capacity // ITEMS) + 1):

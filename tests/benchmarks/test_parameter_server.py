@@ -15,9 +15,10 @@ from relaax.optim import host_optimizers
 from relaax.optim.optimizers import Adam, FlatVariable, OptimizerSpec, RMSProp
 from relaax.optim.vector import HostVector
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
+from relaax.parameters.wire import PULL_RESPONSE, PUSH_REQUEST, float32_of
 from relaax.server.parameter_server.shard.shard import Push, Shard
 from relaax.server.parameter_server.shard.state import Discard, Ledger, Outcome
+from relaax.transport.long_messages import Carrier
 
 PARAMETERS = 677_747
 

@@ -17,8 +17,8 @@ from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.precision import PRECISIONS, Narrower, check_precision, prepare, widened
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.wire import Carrier
 from relaax.transport.channel import Target
+from relaax.transport.long_messages import Carrier
 from support.parameter_servers import SIZE, Models, fingerprint, gradient, parameter_client, registration, running
 from support.shards import sharded
 

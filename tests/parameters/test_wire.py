@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.wire import (
-    ALIGNMENT,
     PULL_RESPONSE,
     PUSH_REQUEST,
     PUSH_RESPONSE,
-    Carrier,
-    LongMessageWire,
     float32_of,
 )
+from relaax.transport.long_messages import ALIGNMENT, Carrier, LongMessageWire
 
 UINT64 = st.integers(0, 2**64 - 1)
 VECTORS = st.lists(st.floats(width=32, allow_nan=False), max_size=40).map(lambda numbers: np.array(numbers, np.float32))

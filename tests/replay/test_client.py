@@ -99,6 +99,53 @@ def test_priorities_are_updated_without_waiting() -> None:
         wait_until(lambda: table.statistics.stale_updates == 64, "updates of evicted items are counted")
 
 
+def test_learner_samples_ahead() -> None:
+    with serving() as shards, client_of(shards, numbered()) as actor:
+        actor.writers[0].insert(numbers(1, priorities=[1.0]))
+        flush(actor)
+        table = table_of(shards[0])
+        with client_of(shards, numbered(), actors=(), ahead=True) as learner:
+            found = sampled(learner, 4)
+            ahead = shard_sampler.BATCHES_AT_ONCE if replay_servers.SHARE_MEMORY else 1
+            wait_until(lambda: table.statistics.samples == 4 + 4 * ahead, "the next items are drawn")
+            actor.writers[0].insert(numbers(2, priorities=[1.0]))
+            flush(actor)
+            learner.update_priorities(found, np.zeros(4))
+            later = [set(sampled(learner, 4).columns["number"].tolist()) for _ in range(3 * ahead)]
+            assert later[:ahead] == [{1}] * ahead, "they were drawn before the second item was inserted"
+            wait_until(lambda: set(sampled(learner, 4).columns["number"].tolist()) == {2}, "the update is applied")
+            assert sampled(learner, 9).probabilities.tolist() == [1.0] * 9
+            assert learner.dropped_updates == 0
+
+
+def test_learner_that_samples_ahead_keeps_to_the_limiter() -> None:
+    declaration = numbered(samples_per_insert=1.0, min_size=4, error_buffer=8.0)
+    with serving() as shards, client_of(shards, declaration) as actor:
+        actor.writers[0].insert(numbers(*range(4)))
+        flush(actor)
+        with client_of(shards, declaration, actors=(), ahead=True) as learner:
+            batches = 0
+            while learner.sample(4, 0.1) is not None:
+                batches += 1
+            assert batches == 2
+            actor.writers[0].insert(numbers(*range(4)))
+            assert len(sampled(learner, 4).keys) == 4
+
+
+def test_draws_ahead_over_shards_are_proportional_to_priority() -> None:
+    with serving(2) as shards, client_of(shards, numbered(), actors=[0, 1]) as actor:
+        for writer, priority in zip(actor.writers, (1.0, 3.0), strict=True):
+            writer.insert(numbers(int(priority), priorities=[priority]))
+        flush(actor)
+        with client_of(shards, numbered(), actors=(), ahead=True) as learner:
+            batches = [sampled(learner, 100) for _ in range(40)]
+        large = np.concatenate([batch.columns["number"] for batch in batches]) == 3
+        assert abs(large.mean() - 0.75) < 5 * np.sqrt(0.75 * 0.25 / 4000)
+        for batch in batches:
+            expected = np.where(batch.columns["number"] == 3, 0.75, 0.25)
+            np.testing.assert_allclose(batch.probabilities, expected)
+
+
 def test_updates_during_a_call_are_merged_and_the_last_applies() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         client.writers[0].insert(numbers(1, 2))

@@ -16,7 +16,7 @@ import pytest
 
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.client.client import ReplayClient
-from relaax.replay.client.memory import ShardMemory
+from relaax.replay.client.memory import MAX_UNREAD_UPDATES, ShardMemory
 from relaax.replay.client.writer import RemoteWriter
 from relaax.replay.interfaces import Insertion, Sampled
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
@@ -25,7 +25,7 @@ from relaax.server.ports import local_server
 from relaax.server.replay_server import replay_session
 from relaax.server.replay_server.replay_session import ReplaySession
 from relaax.transport import segments, shard_link
-from relaax.transport.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import HELLO, INSERT, SAMPLE, UPDATE, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
 from support.processes import Processes, wait_until
 from support.replay_servers import (
@@ -376,11 +376,43 @@ def test_memory_of_samples_is_sealed() -> None:
             os.close(descriptor)
 
 
+def test_priorities_are_updated_by_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(1, 2))
+        by_grpc: list[Any] = []
+        stub, update = client._group.links[0].stub, client._group.links[0].stub.UpdatePriorities
+        monkeypatch.setattr(stub, "UpdatePriorities", Counting(update, by_grpc))
+        found = drawn(client, 64)
+        for priority in range(5):
+            client.update_priorities(found, np.where(found.columns["number"] == 1, 0.0, priority + 1.0))
+        assert set(drawn(client, 64).columns["number"].tolist()) == {2}, "updates precede the sample"
+        assert table_of(shard).total_priority == 5.0
+        assert not by_grpc
+        for _ in range(MAX_UNREAD_UPDATES // 1024):
+            client.update_priorities(found, np.ones(64))
+        assert by_grpc, "too many unread updates would fill the socket"
+        wait_until(lambda: table_of(shard).total_priority == 2.0, "they are applied")
+
+
+class Counting:
+    """A method of a stub that records its requests."""
+
+    def __init__(self, method: Any, requests: list[Any]) -> None:
+        self._method, self._requests = method, requests
+
+    def future(self, request: Any, **more: Any) -> Any:
+        self._requests.append(request)
+        return self._method.future(request, **more)
+
+
 def test_malformed_frame_ends_only_its_connection() -> None:
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         incarnation = client._group.links[0].incarnation or ""
         sample = pb.SampleRequest(incarnation=incarnation, count=2).SerializeToString()
+        infinite = pb.UpdatePrioritiesRequest(
+            incarnation=incarnation, keys=bytes(8), priorities=np.full(1, np.inf).tobytes()
+        )
         for frame in (
             Frame(9, b""),
             Frame(INSERT, b"", vector=MAX_MESSAGE + 1),
@@ -388,6 +420,9 @@ def test_malformed_frame_ends_only_its_connection() -> None:
             Frame(SAMPLE, sample, vector=0),
             Frame(SAMPLE, sample, vector=2**40),
             Frame(SAMPLE, sample, segment=7),
+            Frame(UPDATE, b"\xff"),
+            Frame(UPDATE, pb.UpdatePrioritiesRequest(incarnation=incarnation, keys=bytes(8)).SerializeToString()),
+            Frame(UPDATE, infinite.SerializeToString()),
         ):
             with admitted(shard) as frames:
                 frames.send(frame)
@@ -423,11 +458,11 @@ def test_checked_columns_are_not_in_shared_memory() -> None:
     memory = memoryview(bytearray(layout.length(3, 2)))
     columns, frames = layout.arrays(3, memory)
     assert len(frames) == 2
-    owned, _ = layout.copied_arrays(3, memory)
+    owned, _ = layout.checked_arrays(3, memory, copied=True)
     assert not any(np.shares_memory(owned[name], columns[name]) for name in columns)
     columns["going_on"].view(np.uint8)[1, 1] = 2
     with pytest.raises(ValueError, match="'going_on' must be booleans: bytes 0 or 1"):
-        layout.copied_arrays(3, memory)
+        layout.checked_arrays(3, memory, copied=True)
 
 
 CHILD = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -37,6 +38,8 @@ class ReplayClient(ReplayMemory):
     timeout: seconds within which a shard must answer a call.
     patience: seconds to wait for the first available shard.
     share_memory: whether to use shared memory with shards on this host.
+    ahead: whether the next items are requested when a batch is returned (see `ShardSampler`). For a learner: the next
+        batches are drawn before the priorities of this one are updated.
 
     The constructor waits until a shard is available. Raises ReplayUnavailable after `patience` seconds, and
     ReplayError. Create it in the process that uses it: a gRPC channel does not survive a fork. One thread inserts and
@@ -55,6 +58,7 @@ class ReplayClient(ReplayMemory):
         timeout: float = 5.0,
         patience: float = 60.0,
         share_memory: bool = True,
+        ahead: bool = False,
     ) -> None:
         servers = [
             Target(target, service="replay server", keys="relaax-rlx-server.replay_server")
@@ -76,8 +80,9 @@ class ReplayClient(ReplayMemory):
             for link, places in zip(self._group.links, of_shard, strict=True)
             if places
         ]
-        self._sampler = ShardSampler(self._group, declaration.spec, seed)
-        self._updates = [PriorityUpdates(link, timeout) for link in self._group.links]
+        self._sampler = ShardSampler(self._group, declaration, seed, ahead=ahead)
+        send = self._sampler.send_updates
+        self._updates = [PriorityUpdates(link, timeout, partial(send, link.shard)) for link in self._group.links]
         self._session = session
         self._closed = False
 

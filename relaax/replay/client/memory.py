@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from relaax.replay import replay_pb2 as pb
@@ -17,13 +18,17 @@ from relaax.replay.wire import (
     SampleArrays,
     SampleLayout,
 )
-from relaax.transport.frames import INSERT, SAMPLE, Frame
+from relaax.transport.frames import INSERT, SAMPLE, UPDATE, Frame
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 from relaax.transport.local_socket import Introduction, MemoryConnection
 from relaax.transport.shard_link import MemoryCall, MemoryTransport
 
 MIN_GRPC_SECONDS = 0.5
 """Minimum timeout in seconds of a gRPC call that replaces a failed call through shared memory."""
+MAX_UNREAD_UPDATES = 2**15
+"""Maximum bytes of priority updates that the server may not have read yet. The socket has room for them, so that an
+update never waits."""
+_UPDATE_OVERHEAD = 2**10  # of a message in the socket
 
 
 class ShardMemory(MemoryConnection):
@@ -42,6 +47,10 @@ class ShardMemory(MemoryConnection):
         self._slot = 0  # of the next insert
         self._count = 0
         self._inserts = self.memory.data.cast("B")
+        self._updating = threading.Lock()
+        self._updates: list[Frame] = []  # to send with the next request
+        self._unread = 0  # bytes of the updates that the server may not have read
+        self._unread_later = 0  # the part that was sent after the last request, or waits for the next one
 
     def send_insert(
         self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float, ahead: int = 0
@@ -92,7 +101,9 @@ class ShardMemory(MemoryConnection):
         for number in free:
             del self._segments[number]
         self._count = request.count
-        self._send_request(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout)
+        with self._updating:
+            updates, self._updates, self._unread_later = self._updates, [], 0
+        self._send_request(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout, updates)
         return True
 
     def receive_sample(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
@@ -102,12 +113,37 @@ class ShardMemory(MemoryConnection):
         NoSharedMemory and CallRefused.
         """
         message, frame = self._receive_answer(pb.SampleResponse)
+        with self._updating:
+            self._unread = self._unread_later  # the server reads frames in order
         if not frame.vector:
             return message, None
         try:
             return message, self._sample_layout.arrays(self._count, self._vector_bytes(frame.segment, frame.vector))
         except ValueError as error:
             raise self._close_with_error(str(error)) from None
+
+    def send_updates(self, request: pb.UpdatePrioritiesRequest) -> bool:
+        """Send priority updates, which are not answered. They precede the next sample request. Thread-safe.
+
+        While a sample is pending, they are sent together with the next request, which wakes the server once, and are
+        dropped if the connection ends before. Return False, without sending, if the server may have too many to read,
+        or the connection has ended.
+        """
+        frame = Frame(UPDATE, request.SerializeToString())
+        length = len(frame.message) + _UPDATE_OVERHEAD
+        with self._updating:
+            if self._unread + length > MAX_UNREAD_UPDATES:
+                return False
+            if self._unanswered:
+                self._updates.append(frame)
+            else:
+                try:
+                    self._send_unanswered(frame)
+                except OSError:
+                    return False  # the thread that samples finds out why
+            self._unread += length
+            self._unread_later += length
+            return True
 
 
 class ReplayTransport(MemoryTransport[ShardMemory]):

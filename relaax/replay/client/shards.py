@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,8 @@ import numpy.typing as npt
 from relaax.backoff import Pauses
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated, ReplayUnavailable
-from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.spec import TableDeclaration
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, declaration_to_message, to_bytes
+from relaax.replay.wire import CAN_PACK, MAX_ITEMS, MAX_MESSAGE, ReplayStub, declaration_to_message, to_bytes
 from relaax.transport.channel import Target, authentication_trouble, is_unavailable, open_channel
 from relaax.transport.shard_link import placement_error
 
@@ -64,6 +63,8 @@ class ShardLink:
         """Earlier incarnations of the table, whose items and writers it has restored."""
         self.offer: pb.ReplayMemoryOffer | None = None
         """The shard's offer of shared memory, if `share_memory` is true."""
+        self.packed = False
+        """Whether the arrays of inserts by gRPC are in one field."""
         self.state = ShardState()
         self.traffic = ReplayTraffic()
         """The traffic of the table while this link was registered."""
@@ -75,7 +76,7 @@ class ShardLink:
         self._share_memory = share_memory
         self._request = request
         self._channel = open_channel(target, MAX_MESSAGE)
-        self.stub = ReplayServiceStub(self._channel)
+        self.stub = ReplayStub(self._channel)
         self._lock = threading.Lock()
         self._state_request: Any = None  # incarnation and future of a pending state request
         self._state_time = 0.0
@@ -109,7 +110,7 @@ class ShardLink:
                 return
             self._state_request = None
         try:
-            self.on_sample_response(incarnation, future.result())
+            self.on_sample_response(incarnation, future.result().message)
         except (grpc.RpcError, grpc.FutureCancelledError):
             self.mark_unreachable(incarnation, future)
 
@@ -193,6 +194,7 @@ class ShardLink:
         self._was_available = True
         if self._share_memory and response.HasField("shared_memory"):
             self.offer = response.shared_memory
+        self.packed = response.packed and CAN_PACK
         self.earlier_incarnations = frozenset(response.earlier_incarnations)
         self.incarnation = response.incarnation
         self.state = ShardState.of(response.state)
@@ -285,12 +287,13 @@ class PriorityUpdates:
     """The queue of priority updates of one shard, sent in order and one call at a time. Thread-safe.
 
     Updates that arrive during a call are sent with the next one. At most `MAX_ITEMS` updates are pending; beyond that
-    the oldest are dropped and counted.
+    the oldest are dropped and counted. `send`: sends updates without a call, by shared memory, or returns false.
     """
 
-    def __init__(self, link: ShardLink, timeout: float) -> None:
+    def __init__(self, link: ShardLink, timeout: float, send: Callable[[pb.UpdatePrioritiesRequest], bool]) -> None:
         self._link = link
         self._timeout = timeout
+        self._send = send
         self._lock = threading.Lock()
         self._pending: list[_Update] = []
         self._call: Any = None
@@ -301,6 +304,8 @@ class PriorityUpdates:
     def put(self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> None:
         """Send updates, immediately or with the next call."""
         with self._lock:
+            if self._call is None and self._send(_to_request(incarnation, keys, priorities)):
+                return
             self._pending.append((incarnation, keys, priorities))
             while sum(len(update[1]) for update in self._pending) > MAX_ITEMS and len(self._pending) > 1:
                 self.dropped += len(self._pending.pop(0)[1])
@@ -327,11 +332,8 @@ class PriorityUpdates:
             together = [update for update in self._pending if update[0] == incarnation]
             self._pending = [update for update in self._pending if update[0] != incarnation]
             self._sent = sum(len(keys) for _, keys, _ in together)
-            request = pb.UpdatePrioritiesRequest(
-                incarnation=incarnation,
-                keys=to_bytes(np.concatenate([keys for _, keys, _ in together])),
-                priorities=to_bytes(np.concatenate([priorities for _, _, priorities in together])),
-            )
+            keys = np.concatenate([keys for _, keys, _ in together])
+            request = _to_request(incarnation, keys, np.concatenate([priorities for _, _, priorities in together]))
             self._call = self._link.stub.UpdatePriorities.future(request, timeout=self._timeout)
         return self._call
 
@@ -343,3 +345,9 @@ class PriorityUpdates:
             following = self._start_next_call()
         if following is not None:
             following.add_done_callback(self._on_call_done)
+
+
+def _to_request(
+    incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]
+) -> pb.UpdatePrioritiesRequest:
+    return pb.UpdatePrioritiesRequest(incarnation=incarnation, keys=to_bytes(keys), priorities=to_bytes(priorities))

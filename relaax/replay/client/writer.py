@@ -22,9 +22,10 @@ from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
 from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.table.trees import checked_priorities
 from relaax.replay.table.writers import checked_columns, checked_frames
-from relaax.replay.wire import MAX_PENDING_INSERTS, Columns, to_bytes, to_messages
+from relaax.replay.wire import MAX_PENDING_INSERTS, Columns, InsertLayout, to_bytes, to_messages
 from relaax.transport.channel import is_unavailable, was_never_sent
 from relaax.transport.local_socket import NoSharedMemory
+from relaax.transport.long_messages import Carrier
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class RemoteWriter(ReplayWriter):
         self._timeout = CALL_WAIT + group.timeout
         self._home = home
         self._spec = spec
+        self._layout = InsertLayout(spec)
         self._link: ShardLink | None = None
         self._transport = ReplayTransport(home, spec)
         self._lock = threading.Lock()
@@ -315,10 +317,24 @@ class RemoteWriter(ReplayWriter):
             assert memory is not None
             self._transport.mark_lost(memory, why)
             timeout = max(MIN_GRPC_SECONDS, now + timeout - time.monotonic())
-        head.columns.extend(to_messages(pending.columns))
-        head.frames = frames.tobytes()
-        by_grpc: pb.InsertResponse = link.stub.Insert(head, timeout=timeout)
+        carrier = self._carrier(link, head, pending.columns, frames)
+        by_grpc: pb.InsertResponse = link.stub.Insert(carrier, timeout=timeout)
         return by_grpc
+
+    def _carrier(
+        self, link: ShardLink, head: pb.InsertRequest, columns: Columns, frames: Frames
+    ) -> Carrier[pb.InsertRequest]:
+        """Return the message of an insert by gRPC."""
+        if not link.packed:
+            head.columns.extend(to_messages(columns))
+            head.frames = frames.tobytes()
+            return Carrier(head)
+        memory = np.empty(self._layout.length(head.count, len(frames)), np.uint8)
+        packed, packed_frames = self._layout.arrays(head.count, memory.data)
+        for name, column in columns.items():
+            packed[name][...] = column
+        packed_frames[...] = frames
+        return Carrier(head, memory)
 
     def _request(self, pending: _PendingInsert, now: float) -> tuple[pb.InsertRequest, Frames]:
         """Return a request without columns and frames, and the frames that the shard does not have."""

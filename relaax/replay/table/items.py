@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ArrayType, compiled_once
-from relaax.replay.table.trees import SLOTS, Keys, Slots
+from relaax.machine_code import NUMBER, SIGNED, ArrayType, compiled_once
+from relaax.replay.table.trees import NUMBERS, SLOTS, Keys, Priorities, Slots
 
 _LINKS = ArrayType("int32", writable=True)
 _SLOTS = ArrayType("int64", writable=True)
+_KEYS = ArrayType("uint64", writable=True)
+_READ_KEYS = ArrayType("uint64")
+_NUMBERS = ArrayType("float64", writable=True)
 
 
 class Items:
@@ -30,6 +33,7 @@ class Items:
         self.size = 0
         self.total = 0
         self._link, self._unlink, self._walk = _link(), _unlink(), _walk()
+        self._look_up, self._find = _look_up(), _find()
 
     def add(self, count: int) -> tuple[Slots, Keys]:
         """Add items; return their slots int64 [count] and keys uint64 [count]. At least `count` slots must be free."""
@@ -68,15 +72,28 @@ class Items:
         keys: Keys = self._keys[slots]
         return keys
 
-    def ages(self, slots: Slots) -> Slots:
-        """Return int64 [n]: the number of items that were inserted after each item in `slots` int64 [n]."""
-        ages: Slots = self.total - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
-        return ages
+    def keys_and_ages(self, slots: Slots) -> tuple[Keys, Slots]:
+        """Return the keys uint64 [n] of the items in `slots` int64 [n], and their ages int64 [n].
 
-    def find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        """Return the slots int64 [n] of `keys` uint64 [n], and whether each item still exists, bool [n]."""
-        slots = (keys % np.uint64(self._capacity)).astype(np.int64)
-        return slots, (self._keys[slots] == keys) & (keys > 0)
+        The age of an item is the number of items that were inserted after it.
+        """
+        keys, ages = np.empty(len(slots), np.uint64), np.empty(len(slots), np.int64)
+        self._look_up(self._keys, self._capacity, self.total, slots, keys, ages)
+        return keys, ages
+
+    def find(self, keys: Keys, numbers: Priorities) -> tuple[Slots, Keys, Priorities]:
+        """Return the slots int64 [m], keys uint64 [m] and numbers float64 [m] of the m items that still exist.
+
+        keys: uint64 [n]. numbers: float64 [n], one for each key.
+        """
+        slots, found, kept = np.empty(len(keys), np.int64), np.empty(len(keys), np.uint64), np.empty(len(keys))
+        count = self._find(self._keys, self._capacity, keys, numbers, slots, found, kept)
+        return slots[:count], found[:count], kept[:count]
+
+    def exist(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return whether the items with `keys` uint64 [n] still exist, bool [n]."""
+        exist: npt.NDArray[np.bool_] = self._keys[(keys % np.uint64(self._capacity)).astype(np.int64)] == keys
+        return exist
 
     def free_slots(self) -> npt.NDArray[np.int32]:
         """Return the free slots int32 [capacity - size], in the order that `restore` needs."""
@@ -119,3 +136,23 @@ def _walk(following: Any, slots: Any) -> None:
     for i in range(len(slots)):
         slot = np.int64(following[slot])
         slots[i] = slot
+
+
+@compiled_once(_READ_KEYS, NUMBER, SIGNED, SLOTS, _KEYS, _SLOTS)
+def _look_up(keys: Any, capacity: Any, total: Any, slots: Any, found: Any, ages: Any) -> None:
+    for i in range(len(slots)):
+        found[i] = keys[slots[i]]
+        ages[i] = total - np.int64(found[i] // capacity)
+
+
+@compiled_once(_READ_KEYS, NUMBER, _READ_KEYS, NUMBERS, _SLOTS, _KEYS, _NUMBERS, returns=SIGNED)
+def _find(keys: Any, capacity: Any, wanted: Any, numbers: Any, slots: Any, found: Any, kept: Any) -> Any:
+    count = 0
+    for i in range(len(wanted)):
+        slot = np.int64(wanted[i] % capacity)
+        if wanted[i] > 0 and keys[slot] == wanted[i]:
+            slots[count] = slot
+            found[count] = wanted[i]
+            kept[count] = numbers[i]
+            count += 1
+    return count

@@ -147,6 +147,10 @@ class RateLimiter:
 
     def _await_turn(self, queue: deque[object], allowed: Callable[[], bool], timeout: float) -> bool:
         """Wait until this caller is first in `queue` and `allowed` is true. Called with the lock held."""
+        if not queue and allowed():
+            return True
+        if timeout <= 0:
+            return False
         turn = object()
         queue.append(turn)
         try:

@@ -203,10 +203,11 @@ class Table:
                     name: self._frames.stacks(stack[slots], into.get(name)) for name, stack in self._stacks.items()
                 }
             self._totals.sampled += count
+            keys, ages = self._items.keys_and_ages(slots)
             return Sample(
-                keys=self._items.keys(slots),
+                keys=keys,
                 probabilities=probabilities,
-                ages=self._items.ages(slots),
+                ages=ages,
                 columns={name: columns[name] for name in self.spec.fields},
                 size=self._items.size,
                 total_priority=self._sampler.total,
@@ -221,11 +222,10 @@ class Table:
         named = np.ascontiguousarray(keys, np.uint64).reshape(-1)
         numbers = checked_priorities(priorities, len(named))
         with self._lock:
-            slots, found = self._items.find(named)
-            self._set_priorities(slots[found], named[found], numbers[found])
-            applied = int(np.count_nonzero(found))
-            self._totals.stale_updates += len(named) - applied
-            return applied
+            slots, found, applied = self._items.find(named, numbers)
+            self._set_priorities(slots, found, applied)
+            self._totals.stale_updates += len(named) - len(found)
+            return len(found)
 
     def next_sequence(self, writer: str) -> int:
         """Return the sequence number of a writer's next insert."""

@@ -91,7 +91,7 @@ class TableCopy:
             with self._lock:
                 for name, column in self._columns.items():
                     column.take(self._slots[here], axis=0, out=columns[name][low:high], mode="clip")
-                self._whole[here] = self._items.find(self._keys[here])[1]
+                self._whole[here] = self._items.exist(self._keys[here])
             time.sleep(_PAUSE)
         return {"items": np.array([begin, end], np.int64), **{f"columns/{name}": columns[name] for name in columns}}
 

@@ -34,7 +34,7 @@ class SumTree:
         self._capacity = capacity
         self.nodes = np.zeros(2 * leaf_count(capacity), np.float64)
         """The nodes (see `NODES`)."""
-        self._set, self._find = _set(), _find()
+        self._set, self._find, self._draw = _set(), _find(), _draw()
 
     @property
     def total(self) -> float:
@@ -49,6 +49,19 @@ class SumTree:
         """
         where = self._checked(slots)
         self._set(self.nodes, where, checked_priorities(priorities, len(where)))
+
+    def put(self, slots: Slots, priorities: Priorities) -> None:
+        """Set priorities like `set`, without checks."""
+        self._set(self.nodes, slots, priorities)
+
+    def draw(self, numbers: Priorities) -> tuple[Slots, Priorities]:
+        """Return slots int64 [n] and their shares of the total float64 [n], found by `numbers` float64 [n] in [0, 1).
+
+        The total must be above 0.
+        """
+        slots, shares = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.float64)
+        self._draw(self.nodes, numbers, slots, shares)
+        return slots, shares
 
     def get(self, slots: npt.ArrayLike) -> Priorities:
         """Return the priorities float64 [n] of `slots` [n]. Raises ValueError for a slot outside the tree."""
@@ -128,6 +141,15 @@ def _set(nodes: Any, slots: Any, priorities: Any) -> None:
 def _find(nodes: Any, values: Any, found: Any) -> None:
     for i in range(len(values)):
         found[i] = _leaf_at(nodes, values[i]) - len(nodes) // 2
+
+
+@compiled_once(NODES, NUMBERS, _FOUND, NODES)
+def _draw(nodes: Any, numbers: Any, slots: Any, shares: Any) -> None:
+    total = nodes[1]
+    for i in range(len(numbers)):
+        leaf = _leaf_at(nodes, numbers[i] * total)
+        slots[i] = leaf - len(nodes) // 2
+        shares[i] = nodes[leaf] / total
 
 
 @compiled_once(NODES, NUMBERS, _FOUND)
@@ -298,11 +320,11 @@ class ItemSampler:
 
     def set(self, slots: Slots, priorities: Priorities) -> None:
         """Set the `priorities` float64 [n] of the items in `slots` int64 [n]."""
-        self.set_weights(slots, np.ones(len(slots)) if self._alpha is None else priorities**self._alpha)
+        self._tree.put(slots, np.ones(len(slots)) if self._alpha is None else priorities**self._alpha)
 
     def remove(self, slots: Slots) -> None:
         """Do not draw `slots` int64 [n] until they are set again."""
-        self.set_weights(slots, np.zeros(len(slots)))
+        self._tree.put(slots, np.zeros(len(slots)))
 
     def weights(self, slots: Slots) -> Priorities:
         """Return the weights float64 [n] of `slots` int64 [n]."""
@@ -317,9 +339,7 @@ class ItemSampler:
 
         If all weights are 0, the slots of `occupied()`, int64 [n], have equal probability.
         """
-        total = self.total
-        if total > 0:
-            slots = self._tree.find(rng.random(count) * total)
-            return slots, self._tree.get(slots) / total
+        if self.total > 0:
+            return self._tree.draw(rng.random(count))
         candidates = occupied()
         return candidates[rng.integers(len(candidates), size=count)], np.full(count, 1 / len(candidates))

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.machine_code import SIGNED, ArrayType, compiled_once
 from relaax.replay.spec import Frames, TableSpec, inserted_form
 from relaax.replay.table.frame_store import FrameSlots
+from relaax.replay.table.trees import SLOTS
 
 
 class OutOfStep(ValueError):
@@ -82,14 +84,16 @@ class Writer:
         """
         follow = self.is_continued_by(first_frame, count)
         first, end = (self.first, self.next_frame + count) if follow else (first_frame, first_frame + count)
-        wrong = ((numbers < first) | (numbers >= end)) & (numbers != -1)
-        if wrong.any():
+        flat = np.ascontiguousarray(numbers).reshape(-1)
+        positions = np.empty(len(flat), np.int64)
+        wrong = _positions()(flat, first, end, positions)
+        if wrong >= 0:
             raise UnknownFrames(
-                f"frame {numbers[wrong][0]} is unknown: the writer has {end - first} frames from number {first} on; "
+                f"frame {flat[wrong]} is unknown: the writer has {end - first} frames from number {first} on; "
                 "send this insert again under its number, with all frames that it refers to",
                 self.sequence + 1,
             )
-        return np.where(numbers == -1, -1, numbers - first)
+        return positions.reshape(numbers.shape)
 
     def restart_frames(self, first_frame: int) -> FrameSlots:
         """Drop all frames, and expect `first_frame` next. Return the slots of the dropped frames."""
@@ -104,11 +108,26 @@ class Writer:
         return dropped
 
 
+@compiled_once(SLOTS, SIGNED, SIGNED, ArrayType("int64", writable=True), returns=SIGNED)
+def _positions(numbers: Any, first: Any, end: Any, positions: Any) -> Any:
+    """Write positions, and return the index of the first unknown number, or -1."""
+    for i in range(len(numbers)):
+        number = numbers[i]
+        if number == -1:
+            positions[i] = -1
+        elif number < first or number >= end:
+            return i
+        else:
+            positions[i] = number - first
+    return -1
+
+
 class Writers:
     """The writers of a table, by name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._writers: dict[str, Writer] = {}
+        _positions()  # so that the first insert need not wait
 
     @property
     def names(self) -> list[str]:

@@ -91,8 +91,8 @@ class Interruption:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-MAX_PREFETCHED = 2
-"""Number of batches that are sampled in advance."""
+MAX_PREFETCHED = 1
+"""Number of batches that are ready in advance. One more is at hand, and the next one is requested from the shards."""
 SAMPLE_SECONDS = 0.5
 END_SECONDS = 2.0
 

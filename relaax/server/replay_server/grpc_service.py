@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +16,11 @@ from relaax import __version__
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.table.table import Sample
 from relaax.replay.wire import (
+    CAN_PACK,
     MAX_ITEMS,
     Columns,
+    SampleArrays,
+    SampleLayout,
     declaration_from_message,
     from_bytes,
     inserted_columns,
@@ -27,6 +31,7 @@ from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.replay_server.served_table import ServedTable, WriterInsert, value_errors_as_invalid_request
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, errors_as_status
+from relaax.transport.long_messages import Carrier
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -34,21 +39,24 @@ _LARGEST_FRAME_NUMBER = 2**62
 
 
 class ReplayCalls:
-    """Inserts and samples, whose arrays are in messages or in shared memory."""
+    """Inserts and samples, whose arrays are in messages or in shared memory, and updates of priorities."""
 
     def __init__(self, service: ReplayService) -> None:
         self.service = service
 
-    def insert(self, request: pb.InsertRequest, memory: memoryview | None = None) -> pb.InsertResponse:
+    def insert(
+        self, request: pb.InsertRequest, memory: memoryview | None = None, *, shared: bool = True
+    ) -> pb.InsertResponse:
         """Insert the items of a request. Raises InvalidRequest and MemoryExhausted.
 
-        memory: shared memory with the columns and frames; None if they are in the request.
+        memory: memory with the columns and frames; None if they are in the request.
+        shared: whether the caller can still change the memory.
         """
         table = self.service.find(request.incarnation)
         if table is None:
             return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
         with value_errors_as_invalid_request():
-            answer = self.service.insert(table, _to_writer_insert(table, request, memory))
+            answer = self.service.insert(table, _to_writer_insert(table, request, memory, shared=shared))
         outcome: pb.Outcome = pb.OUTCOME_DONE
         if answer.not_yet:
             outcome = pb.OUTCOME_NOT_YET
@@ -59,19 +67,29 @@ class ReplayCalls:
         return pb.InsertResponse(outcome=outcome, expected=answer.expected or 0, overrun=answer.overrun)
 
     def sample(
-        self, request: pb.SampleRequest, memory: memoryview | None = None
+        self,
+        request: pb.SampleRequest,
+        arrays_of: Callable[[SampleLayout, int], SampleArrays] | None = None,
     ) -> tuple[pb.SampleResponse, ServedTable | None]:
-        """Draw items; return the answer, and the table if items were drawn. Raises InvalidRequest.
+        """Update priorities, and draw items; return the answer, and the table if items were drawn.
 
-        memory: shared memory to which the items are written; None to put them into the answer.
+        Raises InvalidRequest.
+
+        arrays_of: returns the arrays in shared memory to which a number of items are written, or raises ValueError;
+            None to put the items into the answer.
         """
+        if (new := sum(len(update.keys) for update in request.updates) // 8) > MAX_ITEMS:
+            raise InvalidRequest(f"a sample request may have at most {MAX_ITEMS} new priorities, not {new}")
+        for update in request.updates:
+            self.update_priorities(update)
         table = self.service.find(request.incarnation)
         if table is None:
             return pb.SampleResponse(incarnation_ended=True), None
-        if not request.count and memory is None:
+        if not request.count and arrays_of is None:
             return pb.SampleResponse(state=_to_state_message(table)), None
+        table.check_sample(request.count)
         with value_errors_as_invalid_request():
-            arrays = None if memory is None else table.sample_layout.arrays(request.count, memory)
+            arrays = None if arrays_of is None else arrays_of(table.sample_layout, request.count)
             columns = None if arrays is None else arrays.columns
             sample = self.service.sample(table, request.count, _wait_seconds(request.wait), columns)
         if sample is None:
@@ -85,6 +103,16 @@ class ReplayCalls:
         for name, column in sample.columns.items():  # the constructor would copy the data once more
             response.columns.add(name=name, data=to_bytes(column))
         return response, table
+
+    def update_priorities(self, request: pb.UpdatePrioritiesRequest) -> int:
+        """Update priorities; return how many were applied. Raises InvalidRequest."""
+        count = len(request.keys) // 8
+        if count > MAX_ITEMS:
+            raise InvalidRequest(f"a call can update at most {MAX_ITEMS} priorities, not {count}")
+        with value_errors_as_invalid_request():
+            keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
+            priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
+            return self.service.update_priorities(request.incarnation, keys, priorities)
 
 
 class ReplayGrpcService:
@@ -115,27 +143,37 @@ class ReplayGrpcService:
             if offer
             else None,
             earlier_incarnations=table.earlier_incarnations,
+            packed=CAN_PACK,
         )
 
-    def Insert(self, request: pb.InsertRequest, context: grpc.ServicerContext) -> pb.InsertResponse:  # noqa: N802
+    def Insert(  # noqa: N802
+        self, request: Carrier[pb.InsertRequest], context: grpc.ServicerContext
+    ) -> pb.InsertResponse:
         with errors_as_status(context):
-            return self._calls.insert(request)
+            memory = request.data if CAN_PACK and len(request.data) else None
+            return self._calls.insert(request.message, memory, shared=False)
 
-    def Sample(self, request: pb.SampleRequest, context: grpc.ServicerContext) -> pb.SampleResponse:  # noqa: N802
+    def Sample(  # noqa: N802
+        self, request: pb.SampleRequest, context: grpc.ServicerContext
+    ) -> Carrier[pb.SampleResponse]:
+        memory = np.zeros(0, np.uint8)
+
+        def arrays_of(layout: SampleLayout, count: int) -> SampleArrays:
+            nonlocal memory
+            memory = np.empty(layout.length(count), np.uint8)
+            return layout.arrays(count, memory.data)
+
         with errors_as_status(context):
-            return self._calls.sample(request)[0]
+            if not (request.packed and request.count and CAN_PACK):
+                return Carrier(self._calls.sample(request)[0])
+            response, table = self._calls.sample(request, arrays_of)
+            return Carrier(response, memory.data) if table else Carrier(response)
 
     def UpdatePriorities(  # noqa: N802
         self, request: pb.UpdatePrioritiesRequest, context: grpc.ServicerContext
     ) -> pb.UpdatePrioritiesResponse:
-        count = len(request.keys) // 8
-        with errors_as_status(context), value_errors_as_invalid_request():
-            if count > MAX_ITEMS:
-                raise InvalidRequest(f"a call can update at most {MAX_ITEMS} priorities, not {count}")
-            keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
-            priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
-            applied = self._service.update_priorities(request.incarnation, keys, priorities)
-        return pb.UpdatePrioritiesResponse(applied=applied)
+        with errors_as_status(context):
+            return pb.UpdatePrioritiesResponse(applied=self._calls.update_priorities(request))
 
     def Leave(  # noqa: N802
         self, request: pb.ReplayServiceLeaveRequest, context: grpc.ServicerContext
@@ -158,7 +196,9 @@ class ReplayGrpcService:
         )
 
 
-def _to_writer_insert(table: ServedTable, request: pb.InsertRequest, memory: memoryview | None) -> WriterInsert:
+def _to_writer_insert(
+    table: ServedTable, request: pb.InsertRequest, memory: memoryview | None, *, shared: bool
+) -> WriterInsert:
     """Return an insert with its arrays: views of the request, or from `memory`. Raises ValueError."""
     spec = table.spec
     max_items = min(spec.capacity, MAX_ITEMS)
@@ -171,7 +211,7 @@ def _to_writer_insert(table: ServedTable, request: pb.InsertRequest, memory: mem
     columns: Columns
     frames: Any = None
     if memory is not None:
-        columns, frames = table.layout.copied_arrays(request.count, memory)
+        columns, frames = table.layout.checked_arrays(request.count, memory, copied=shared)
     else:
         if spec.frame is not None:
             count = len(request.frames) // math.prod(spec.frame)

@@ -6,12 +6,20 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.wire import INSERT_NUMBERS, MAX_BATCHES, MAX_MESSAGE, MAX_PENDING_INSERTS
+from relaax.replay.wire import (
+    INSERT_NUMBERS,
+    MAX_BATCHES,
+    MAX_MESSAGE,
+    MAX_PENDING_INSERTS,
+    SampleArrays,
+    SampleLayout,
+)
 from relaax.server.ports.local_session import (
     LocalSession,
     SharedMemoryOffers,
@@ -24,7 +32,7 @@ from relaax.server.ports.port import CallCounter
 from relaax.server.ports.shared_budget import Loan, SharedBudget, no_memory_left
 from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
-from relaax.transport.frames import CONNECTION_END, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import CONNECTION_END, INSERT, SAMPLE, UPDATE, BrokenFrame, Frame, FrameSocket
 
 MAX_CONNECTIONS = 1024
 """Maximum number of sessions; further callers are refused and use gRPC. Each session has a thread."""
@@ -57,16 +65,29 @@ def replay_admission(
     return admit
 
 
-class _Batch(NamedTuple):
+@dataclass(slots=True)
+class _Batch:
+    """Memory for a sample, with the arrays of the last one there."""
+
     memory: memoryview
     loan: Loan
+    count: int = 0
+    arrays: SampleArrays | None = None
+    layout: SampleLayout | None = None
+
+    def arrays_of(self, layout: SampleLayout, count: int) -> SampleArrays:
+        """Return the arrays of a sample of `count` items. Raises ValueError if they do not fit."""
+        if self.arrays is None or self.count != count or self.layout is not layout:
+            self.arrays, self.count, self.layout = layout.arrays(count, self.memory), count, layout
+        return self.arrays
 
 
 class ReplaySession(LocalSession):
     """The session of one local writer or sampler.
 
     Each sample is written to a segment that the caller has marked as free, or to a new segment. Each insert is in one
-    of `MAX_PENDING_INSERTS` parts of the shared memory, and may arrive before the previous one is answered.
+    of `MAX_PENDING_INSERTS` parts of the shared memory, and may arrive before the previous one is answered. Updates of
+    priorities are not answered.
     """
 
     def __init__(self, frames: FrameSocket, shared: SharedVector, service: ReplayService, calls: CallCounter) -> None:
@@ -94,6 +115,8 @@ class ReplaySession(LocalSession):
                 self._answer_insert(frame)
             elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
                 self._answer_sample(frame)
+            elif frame.kind == UPDATE:
+                self._update(frame)
             else:
                 raise BrokenFrame(
                     f"frame of kind {frame.kind}, {frame.vector} bytes, segment {frame.segment} is not a request"
@@ -123,6 +146,13 @@ class ReplaySession(LocalSession):
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _update(self, frame: Frame) -> None:
+        """Update priorities. Raises BrokenFrame if they are refused, because there is no answer."""
+        _, refused = self._call_service(self._update_priorities, frame)
+        self._calls.count("UpdatePriorities", refused.code if refused else grpc.StatusCode.OK)
+        if refused:
+            raise BrokenFrame(refused.sentence)
 
     def _answer(self, name: str, method: Callable[[Frame], Any], frame: Frame, new: Iterable[int] = ()) -> Any:
         """Return the answer to a request. If it was refused, free the `new` segments and return None."""
@@ -156,8 +186,11 @@ class ReplaySession(LocalSession):
         request = pb.InsertRequest.FromString(frame.message)
         return self._service.insert(request, self._inserts[begin : begin + frame.vector])
 
+    def _update_priorities(self, frame: Frame) -> None:
+        self._service.update_priorities(pb.UpdatePrioritiesRequest.FromString(frame.message))
+
     def _sample(self, frame: Frame) -> tuple[pb.SampleResponse, int]:
         """Return an answer, and the length of the sample in memory in bytes."""
         request = pb.SampleRequest.FromString(frame.message)
-        response, table = self._service.sample(request, self._batches[frame.segment].memory)
+        response, table = self._service.sample(request, self._batches[frame.segment].arrays_of)
         return response, table.sample_layout.length(request.count) if table else 0

@@ -18,7 +18,7 @@ from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import InsertResult, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import FrameStoreFull, OutOfStep, State
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_RESERVE, InsertLayout, SampleLayout, sampled_bytes
+from relaax.replay.wire import InsertLayout, SampleLayout, most_sampled
 from relaax.server.ports.wait_slots import WaitSlots
 from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
@@ -82,6 +82,7 @@ class ServedTable:
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()
+        self._most_sampled = most_sampled(self.spec)
         self._table = Table(self.spec, seed=uuid.uuid4().int & (2**63 - 1))
         self._clock = clock
         self.last_request = clock()
@@ -136,10 +137,8 @@ class ServedTable:
             force = insert.leaving or (insert.force and self._clock() - self._last_sample >= UNDRAWN_SECONDS)
             # A duplicate or out-of-step insert does not wait.
             booked = not force and insert.sequence == self._table.next_sequence(insert.writer)
-            if booked:
-                with slots.acquire(insert.wait) as seconds:
-                    if not self.limiter.await_insert(insert.count, seconds):
-                        return InsertAnswer(not_yet=True)
+            if booked and not self._await_turn(self.limiter.await_insert, insert.count, insert.wait, slots):
+                return InsertAnswer(not_yet=True)
             done = False
             try:
                 inserted = self._insert(insert)
@@ -159,21 +158,25 @@ class ServedTable:
 
         out: see `Table.sample`.
         """
-        if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_RESERVE:
-            most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(self.spec))
-            raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
+        self.check_sample(count)
         with value_errors_as_invalid_request():
-            with slots.acquire(wait) as seconds:
-                if not self.limiter.await_sample(count, seconds):
-                    return None
+            if not self._await_turn(self.limiter.await_sample, count, wait, slots):
+                return None
             try:
                 sample = self._table.sample(count, out)
             except ValueError:
                 self.limiter.undo_sample(count)
                 raise
         self._last_sample = self._clock()
-        self._mean_age += min(1.0, _RECENT * count) * (float(sample.ages.mean()) - self._mean_age)
+        self._mean_age += min(1.0, _RECENT * count) * (int(sample.ages.sum()) / count - self._mean_age)
         return sample
+
+    def check_sample(self, count: int) -> None:
+        """Raise InvalidRequest if a sample has too many items for a message."""
+        if count > self._most_sampled:
+            raise InvalidRequest(
+                f"a sample of table {self.spec.name!r} may have at most {self._most_sampled} items, not {count}"
+            )
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
         """Update priorities; return how many were applied. Raises InvalidRequest."""
@@ -215,6 +218,14 @@ class ServedTable:
             limiter = declaration.limiter(self._shards)
             limiter.restore(self.limiter.state())
             self.declaration, self.limiter = declaration, limiter
+
+    @staticmethod
+    def _await_turn(turn: Callable[[int, float], bool], count: int, wait: float, slots: WaitSlots) -> bool:
+        """Return whether the limiter allows `count` items, at once or within `wait` seconds if a slot is free."""
+        if turn(count, 0.0):
+            return True
+        with slots.acquire(wait) as seconds:
+            return seconds > 0 and turn(count, seconds)
 
     def _insert(self, insert: WriterInsert) -> InsertResult:
         """Insert; if the frame store is full, remove silent writers and retry."""

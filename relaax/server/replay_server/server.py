@@ -8,10 +8,9 @@ from typing import get_args
 from relaax.configuration import ReplayServerSection
 from relaax.configuration.roles import REPLAY_TOKEN
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, Remover, TableSpec
 from relaax.replay.table.table import Table
-from relaax.replay.wire import MAX_MESSAGE
+from relaax.replay.wire import MAX_MESSAGE, add_to_server
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.ports.guard import SERVER, Credentials, port_credentials, role_of, token_refusals
 from relaax.server.ports.local_server import LocalServer
@@ -75,7 +74,7 @@ class ReplayServer:
         calls, local_calls = CallCounter(), CallCounter()
         self._port = GrpcPort(SERVICE, MAX_MESSAGE, credentials, calls)
         offers = SharedMemoryOffers()
-        add_ReplayServiceServicer_to_server(ReplayGrpcService(service, offers), self._port.server)
+        add_to_server(ReplayGrpcService(service, offers), self._port.server)
         self.shared = SharedBudget(shared_bytes(service.memory))
         """The budget of memory that local writers and samplers share with this server."""
         self._local = LocalServer(offers, replay_admission(service, offers, local_calls, self.shared))

@@ -11,7 +11,8 @@ import pytest
 
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.replay.wire import MAX_MESSAGE, declaration_to_message, to_bytes
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.wire import MAX_MESSAGE, SampleLayout, declaration_to_message, to_bytes
 from support.replay_servers import Shard, numbered, pictured, serving
 
 WRITER = "0123456789abcdef" * 2
@@ -122,6 +123,58 @@ def test_malformed_requests_are_rejected(requests: Requests, ask: Callable[[Requ
     assert refused.value.code() is INVALID
     assert says in refused.value.details()
     assert requests.sizes() == before
+
+
+@pytest.mark.parametrize(
+    ("count", "arrays", "says"),
+    [
+        (2, bytes(8), "too short for an insert of 2 items"),
+        (2, bytes(72), "not a whole number of frames"),
+        (1001, bytes(64), "at most 1000 items, not 1001"),
+    ],
+)
+def test_malformed_packed_inserts_are_rejected(requests: Requests, count: int, arrays: bytes, says: str) -> None:
+    before = requests.sizes()
+    with pytest.raises(grpc.RpcError) as refused:
+        requests.insert(count=count, columns=[], arrays=arrays)
+    assert refused.value.code() is INVALID
+    assert says in refused.value.details()
+    assert requests.sizes() == before
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_packed_booleans_are_checked(requests: Requests, wrong: int) -> None:
+    declaration = TableDeclaration(TableSpec("truths", {"truth": Field("bool")}, 8))
+    table = requests.registered(declaration)
+    given = {"incarnation": table, "writer": WRITER, "count": 1, "arrays": bytes([2 * wrong, *bytes(63)])}
+    if wrong:
+        with pytest.raises(grpc.RpcError, match="'truth' must be booleans"):
+            requests.stub.Insert(pb.InsertRequest(sequence=2, **given), timeout=PATIENCE)
+    else:
+        assert requests.stub.Insert(pb.InsertRequest(sequence=1, **given), timeout=PATIENCE).outcome == pb.OUTCOME_DONE
+    answer = requests.sample(1, table, packed=True)
+    assert len(answer.arrays) == 4 * 64
+    assert not (answer.columns or answer.keys)
+    with pytest.raises(ValueError, match="'truth' must be booleans"):
+        SampleLayout(declaration.spec).received_arrays(1, memoryview(bytes([*bytes(192), 3, *bytes(63)])))
+
+
+def test_priorities_are_updated_before_the_sample(requests: Requests) -> None:
+    table = requests.registered(numbered(), session="updates")
+    assert requests.insert(incarnation=table).outcome == pb.OUTCOME_DONE
+    keys = np.frombuffer(requests.sample(64, table).keys, np.uint64)
+    priorities = np.where(keys == keys.min(), 0.0, 1.0)
+    update = pb.UpdatePrioritiesRequest(incarnation=table, keys=to_bytes(keys), priorities=to_bytes(priorities))
+    answer = requests.sample(64, table, updates=[update, update])
+    assert set(np.frombuffer(answer.keys, np.uint64)) == {keys.max()}
+    many = pb.UpdatePrioritiesRequest(incarnation=table, keys=bytes(8 * 2**15), priorities=bytes(8 * 2**15))
+    with pytest.raises(grpc.RpcError, match="at most 65536 new priorities, not 98304"):
+        requests.sample(1, table, updates=[many] * 3)
+
+
+def test_long_packed_samples_are_refused_before_memory_is_taken(requests: Requests) -> None:
+    with pytest.raises(grpc.RpcError, match="at most 65536 items, not 4294967295"):
+        requests.sample(2**32 - 1, packed=True)
 
 
 def test_undecodable_bytes_are_rejected(requests: Requests) -> None:

@@ -19,7 +19,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.editions import edition_message
 from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower, check_precision, widened
-from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
+from relaax.parameters.wire import statistics_from_messages, statistics_to_messages
 from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
@@ -37,6 +37,7 @@ from relaax.server.service_errors import (
     UnknownWorker,
 )
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
+from relaax.transport.long_messages import Carrier
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import numpy as np
 from relaax.nn.recycled_memory import VectorPool
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
-from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.snapshot_segments import Segment
@@ -26,6 +25,7 @@ from relaax.server.ports.local_session import (
 from relaax.server.ports.port import CallCounter
 from relaax.server.service_errors import errors_as_status
 from relaax.transport.frames import CONNECTION_END, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.transport.long_messages import Carrier
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 
