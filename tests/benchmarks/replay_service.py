@@ -63,8 +63,10 @@ def declaration(name: str, capacity: int) -> TableDeclaration:
 class Ours:
     """A replay memory of RELAAX, in this process or on a server."""
 
-    def __init__(self, name: str, memory: ReplayMemory) -> None:
+    def __init__(self, name: str, memory: ReplayMemory, batch: int = BATCH) -> None:
+        """`batch`: number of transitions in a sample."""
         self.name = name
+        self._batch = batch
         self._memory = memory
         self._writer = memory.writers[0]
         self._rng = np.random.default_rng(0)
@@ -89,9 +91,9 @@ class Ours:
 
     def sample(self) -> None:
         """Sample a batch, and update the priorities of its items."""
-        sample = self._memory.sample(BATCH, 60.0)
+        sample = self._memory.sample(self._batch, 60.0)
         assert sample is not None
-        self._memory.update_priorities(sample, self._rng.random(BATCH))
+        self._memory.update_priorities(sample, self._rng.random(self._batch))
 
     def close(self) -> None:
         self._memory.close()
