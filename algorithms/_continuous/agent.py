@@ -12,7 +12,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentContext, Leaves, Mask, Pulled, Space
 from relaax.algorithm_base.acting.actions import ActionMap
 from relaax.algorithm_base.acting.policy_graph import PolicyGraph, ScaledOutput
-from relaax.nn.engine import Actor, Outputs, make_engine
+from relaax.nn.engine import Actor, Outputs, make_actor
 
 from .._replay.agent import MakeLearner, ReplayAgent
 from .model import CRITIC, MEAN, POLICY, ContinuousConfig, Networks, continuous_refusal, joined_inputs
@@ -29,10 +29,12 @@ class ContinuousAgent(ReplayAgent):
         self._policy_place, self._critic_place = places[POLICY], places[CRITIC]
         self._action_map = ActionMap(context.action_space)
         # The critic's inputs are an image and an action in one vector, so its network cannot subtract the mean image.
-        super().__init__(config, context, networks.policy, make_learner, mean_in_network=False)
+        first = self._policy_place.start
+        super().__init__(config, context, networks.policy, make_learner, first, mean_in_network=False)
         self._critic: Actor | None = None
         if config.actors_set_priorities and not context.exploit:
-            self._critic = make_engine(networks.critic, np.float32, (1, None))
+            first = self._critic_place.start
+            self._critic = make_actor(networks.critic, np.float32, compiled=True, first=first)
         self._actions: Array = np.zeros((context.environments, networks.actions), np.float32)
         self._use(self._exchange.pull())
 

@@ -15,7 +15,7 @@ from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
 from relaax.algorithm_base.learner import record_sample
 from relaax.algorithm_base.transitions import Transitions
-from relaax.nn.engine import Actor, make_actor, make_engine
+from relaax.nn.engine import Actor, make_actor
 from relaax.nn.specification import NetworkSpec
 
 from .learner import ReplayLearner
@@ -40,11 +40,12 @@ class ReplayAgent(AgentBase):
         context: AgentContext,
         spec: NetworkSpec,
         make_learner: MakeLearner,
+        first: int = 0,
         mean_in_network: bool = True,
     ) -> None:
         """`spec`: the network that chooses actions. `make_learner` makes a bundled learner.
 
-        `mean_in_network`: see `Inputs`.
+        `first`: the index of the network's first parameter. `mean_in_network`: see `Inputs`.
         """
         super().__init__(config, context)
         self._inputs = Inputs(config, context, spec, mean_in_network)
@@ -66,8 +67,7 @@ class ReplayAgent(AgentBase):
         self._updates = math.ceil((config.samples_per_insert or 0) * context.environments / config.batch_size)
         self._step_pending = False  # whether `learn` has work for the newest step
         self._steps_since_push = 0  # steps since the last push
-        dtype = self._inputs.dtype
-        self._actor: Actor = make_actor(spec, dtype) if context.exploit else make_engine(spec, dtype, (1, None))
+        self._actor: Actor = make_actor(spec, self._inputs.dtype, compiled=not context.exploit, first=first)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._exchange = Exchange(config, context)
 

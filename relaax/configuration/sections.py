@@ -185,6 +185,11 @@ class RlxServerSection(Section):
     log_level: LogLevelKey = "INFO"
     log_format: LogFormatKey = "text"
     device: Device | None = Field(None, description="Device of the workers: cpu, gpu or gpu:I; default: cpu.")
+    inference: Literal["worker", "shared"] = Field(
+        "worker",
+        description="Process that computes actions. worker: each worker. shared: one process on `device` for all "
+        "workers that compute no gradients; needs fork (Linux).",
+    )
     blas_kernels: Literal["environment", "native"] = Field(
         "environment",
         description="OpenBLAS kernels. environment: by OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE. native: "
@@ -226,6 +231,15 @@ class RlxServerSection(Section):
             raise ValueError(
                 f"wire_precision {self.wire_precision} applies to grpc only, and bridge is {self.bridge}: set "
                 "bridge to grpc or auto, or omit wire_precision"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_inference(self) -> RlxServerSection:
+        if self.inference == "shared" and self.worker_start != "fork":
+            raise ValueError(
+                f"inference shared needs workers that are forked, and worker_start is {self.worker_start}: set "
+                "worker_start to fork, or inference to worker"
             )
         return self
 

@@ -110,6 +110,8 @@ class ParameterClient(ParameterClientBase):
     def register(self, registration: Registration) -> Registered:
         self._registration = registration
         self._target.reset(wanted=registration.purpose.may_update and registration.wants_target)
+        for link in self._links:
+            link.wants_parameters = registration.wants_parameters
         self._worker_id = uuid.uuid4().hex
         self._reports.restart_numbers()
         request = registration_message(registration, self._worker_id)

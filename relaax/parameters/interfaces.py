@@ -65,8 +65,9 @@ class Purpose:
 TRAIN = Purpose("a training worker", "train", 1, acts=True, may_update=True, outlives_training=False)
 EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, may_update=False, outlives_training=True)
 LEARN = Purpose("a learner", "learn", 3, acts=False, may_update=True, outlives_training=False)
+INFER = Purpose("an inference process", "infer", 4, acts=False, may_update=False, outlives_training=True)
 
-PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
+PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN, INFER)}
 """All purposes by number."""
 
 
@@ -75,9 +76,11 @@ class Registration:
     """The description that a worker or another process registers with.
 
     `fingerprint` is canonical JSON (see `relaax.hosting.fingerprint`). `host` is that of the environment. `server` is
-    HOST:PORT of the RLX server. `client` is the name that the client's token proves. A learner has 0 environments and
-    no server; its `environment` and `host` are its own name and host. `wants_target`: whether a training worker
-    receives the target network. Actors with separate learners do not need it.
+    HOST:PORT of the RLX server. `client` is the name that the client's token proves. A learner and an inference process
+    have 0 environments; their `environment` and `host` are their own name and host, and a learner has no server.
+    `wants_target`: whether a training worker receives the target network. Actors with separate learners do not need it.
+    `wants_parameters`: whether the worker uses parameters. If not, it receives parameters with its first pull only, and
+    then versions, statistics and counts.
     """
 
     fingerprint: str
@@ -90,6 +93,7 @@ class Registration:
     server: str = ""
     client: str = ""
     wants_target: bool = True
+    wants_parameters: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,9 @@ class ReceivedState:
         """
         first = answers[0].message
         if self.pulled is not None and all(answer.message.not_modified for answer in answers):
-            return self._updated(self.pulled.parameters, self.pulled.version, first, target)
+            for link, answer in zip(self._links, answers, strict=True):
+                link.version = answer.message.version  # newer for a worker that does not use parameters
+            return self._updated(self.pulled.parameters, first.version, first, target)
         if len(self._links) == 1:
             vector = self._links[0].received(answers[0])
         else:

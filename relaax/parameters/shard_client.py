@@ -150,6 +150,8 @@ class ShardClient:
         self.version: int | None = None
         self.has_soft_target = False
         """Whether answers to pushes can contain the target network."""
+        self.wants_parameters = True
+        """Whether parameters are requested again after the first pull."""
         self._push_id = 0
         self._worker_id = ""
         self.transport = MemoryTransport(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
@@ -245,6 +247,7 @@ class ShardClient:
             have_version=self.version,
             target_generation=common.target_generation,
             have_target=have_target,
+            without_parameters=self._without_parameters,
         )
         if self.shard == 0:
             request.env_steps, request.have_edition = common.env_steps, common.have_edition
@@ -265,6 +268,7 @@ class ShardClient:
         memory = self.transport.current()
         request = pb.PullRequest(have_version=have_version, precision=self._precision(memory), newer_than=newer_than)
         request.MergeFrom(identity)
+        request.without_parameters = not request.vector and self._without_parameters
         return Call(self._method(memory, self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
@@ -318,6 +322,10 @@ class ShardClient:
             self._channel.close()
         self._channel = open_channel(self.target, message_bytes(self.size * (1 + self.has_soft_target)))
         return CarrierStub(self._channel)
+
+    @property
+    def _without_parameters(self) -> bool:
+        return not self.wants_parameters and self.version is not None
 
     def _precision(self, memory: SharedMemory | None) -> pb.Precision:
         return pb.PRECISION_UNSPECIFIED if memory is not None else self._wire_precision

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """The speed of a learner's gradient alone: forward passes and gradient, on batches that are in memory.
 
-Runs in one process, without sampling and pushing. learner_alone.py runs this script, and compares the speed with that
-of a learner.
+Runs in one process, on the learner's device, without sampling and pushing. learner_alone.py runs this script, and
+compares the speed with that of a learner.
 
     python tests/benchmarks/gradient_alone.py CONFIGURATION FINGERPRINT_FILE SECONDS
 
-CONFIGURATION has the section `algorithm`. FINGERPRINT_FILE describes the spaces. Writes JSON to the standard output:
-updates per second, and processor seconds per update.
+CONFIGURATION has the sections `relaax-learner` and `algorithm`. FINGERPRINT_FILE describes the spaces. Writes JSON to
+the standard output: updates per second, and processor seconds per update.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from relaax.hosting.fingerprint import parse_fingerprint
 from relaax.nn.devices import use_device, use_one_thread
 from relaax.parameters.interfaces import LEARN, Registration
 from relaax.replay.local import LocalReplay
+from relaax.server.command.hardware import device_of
 
 BATCHES = 8
 ITEMS = 2000
@@ -46,8 +47,9 @@ def main(arguments: list[str]) -> int:
     config = algorithm.configure(configuration.algorithm)
     _, *spaces = parse_fingerprint(Path(fingerprint).read_text("utf-8"))
     use_one_thread()
-    use_device("cpu")
-    algorithm.prepare(config, "cpu")
+    device = device_of(configuration.learner, config)
+    use_device(device)
+    algorithm.prepare(config, device)
     assert algorithm.Replay is not None and algorithm.Learner is not None
     declared = algorithm.Replay(config, *spaces).table()
     replay = LocalReplay(

@@ -85,8 +85,11 @@ def moment(url: str, run: psutil.Process) -> Moment:
     return Moment(time.monotonic(), scraped(url), own, others)
 
 
-def learned(config: str, keys: Sequence[str], seconds: float, folder: Path) -> Learned:
-    """Measure a window of `relaax run` with the run directory `folder`/run. Raises RuntimeError."""
+def learned(config: str, keys: Sequence[str], seconds: float, folder: Path, warm_up: int = WARM_UP_UPDATES) -> Learned:
+    """Measure a window of `relaax run` with the run directory `folder`/run, after `warm_up` updates.
+
+    Raises RuntimeError.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -95,7 +98,7 @@ def learned(config: str, keys: Sequence[str], seconds: float, folder: Path) -> L
     command += [part for key in settings for part in ("--set", key)]
     with (folder / "log").open("w") as log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as run:
         try:
-            await_updates(f"http://{address}", run)
+            await_updates(f"http://{address}", run, warm_up)
             time.sleep(min(WARM_UP_SECONDS, seconds))
             first = moment(f"http://{address}", psutil.Process(run.pid))
             time.sleep(seconds)
@@ -118,12 +121,12 @@ def learned(config: str, keys: Sequence[str], seconds: float, folder: Path) -> L
     return Learned(updates / passed, waiting / passed, own, steps / passed, tuple(shares))
 
 
-def await_updates(url: str, run: subprocess.Popen[bytes]) -> None:
-    """Wait for the learner's first updates. Raises RuntimeError."""
+def await_updates(url: str, run: subprocess.Popen[bytes], count: int) -> None:
+    """Wait until the learner has made `count` updates. Raises RuntimeError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and run.poll() is None:
         with contextlib.suppress(OSError):
-            if scraped(url)["relaax_learner_updates_total"] >= WARM_UP_UPDATES:
+            if scraped(url)["relaax_learner_updates_total"] >= count:
                 return
         time.sleep(0.1)
     raise RuntimeError("the learner made too few updates before the timeout")

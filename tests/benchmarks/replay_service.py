@@ -64,8 +64,10 @@ def declaration(name: str, capacity: int) -> TableDeclaration:
 class Ours:
     """A replay memory of RELAAX, in this process or on a server, as an actor and a learner use it."""
 
-    def __init__(self, name: str, actor: ReplayMemory, learner: ReplayMemory) -> None:
+    def __init__(self, name: str, actor: ReplayMemory, learner: ReplayMemory, batch: int = BATCH) -> None:
+        """`batch`: number of transitions in a sample."""
         self.name = name
+        self._batch = batch
         self._actor, self._learner = actor, learner
         self._writer = actor.writers[0]
         self._rng = np.random.default_rng(0)
@@ -90,9 +92,9 @@ class Ours:
 
     def sample(self) -> None:
         """Sample a batch, and update the priorities of its items."""
-        sample = self._learner.sample(BATCH, 60.0)
+        sample = self._learner.sample(self._batch, 60.0)
         assert sample is not None
-        self._learner.update_priorities(sample, self._rng.random(BATCH))
+        self._learner.update_priorities(sample, self._rng.random(self._batch))
 
     def close(self) -> None:
         self._learner.close()

@@ -43,6 +43,7 @@ from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server.clients import accounts as client_accounts
 from relaax.server.rlx_server.clients import claims, meters
 from relaax.server.rlx_server.connection import channel, peer
+from relaax.server.rlx_server.inference import keeper, parameter_source, process
 from relaax.server.rlx_server.listening import children, listener
 from relaax.server.security import strikes, tokens
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
@@ -114,6 +115,9 @@ CONSTANTS: dict[str, float] = {
     "LAST_HOLD": barrier.LAST_HOLD,
     "PATIENCE": follower.PATIENCE,
     "LEAVING": follower.LEAVING,
+    "MAX_ROWS": process.MAX_ROWS,
+    "PULL_SECONDS": parameter_source.PULL_SECONDS,
+    "RESTART_SECONDS": keeper.RESTART_SECONDS,
     "MAX_TABLES": replay_service.MAX_TABLES,
     "MAX_CAPACITY": spec.MAX_CAPACITY,
     "MAX_FIELDS": replay_messages.MAX_FIELDS,

@@ -31,8 +31,9 @@ LEARNERS = {name for name in documented() if name.startswith(("learner/", "repla
 FEATURES = {
     *{"actions/chosen", "loss/cloning", "loss/margin"},
     *{"lesson/number", "lesson/mean_return", "opponents/win_rate", "opponents/elo"},
+    *{"inference/rows", "inference/version"},
 }
-"""Metrics of clients that choose actions, of lessons and of self-play, which have tests of their own."""
+"""Metrics of clients that choose actions, of lessons, of self-play and of shared inference, which have own tests."""
 PROCESSOR = "system/worker_processor_percent/max"
 
 

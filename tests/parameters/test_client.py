@@ -127,6 +127,38 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 
 
 @both_ways
+@pytest.mark.parametrize("purpose", [TRAIN, EXPLOIT])
+def test_worker_without_parameters_gets_those_of_its_first_pull(transport: Transport, purpose: Purpose) -> None:
+    with (
+        running(Models(statistics={"rewards": 1})) as server,
+        parameter_client(server.address, transport=transport) as actor,
+        parameter_client(server.address) as other,
+    ):
+        actor.register(registration(purpose=purpose, wants_parameters=False))
+        other.register(registration())
+        first = actor.pull()
+        other.pull()
+        for _ in range(2):
+            other.metrics.statistic("rewards", Moments.of(np.array([[3.0], [4.0]])))
+            other.push(gradient(1), env_steps=4)
+        pulled = actor.pull()
+        assert (pulled.version, pulled.global_step, pulled.frames) == (2, 8, 8)
+        assert pulled.statistics["rewards"].count == 4
+        assert pulled.parameters is first.parameters
+        if purpose is TRAIN:
+            other.push(gradient(1), env_steps=4)
+            pushed = actor.push(None, env_steps=1)
+            assert pushed.pulled is not None
+            assert (pushed.pulled.version, pushed.pulled.frames) == (3, 13)
+            assert pushed.pulled.parameters is first.parameters
+            assert server.core.status().mean_actor_staleness == 1, "since its last pull"
+        server.core.roll_back(None, fingerprint(), server.core.incarnation + 1)
+        again = actor.pull()
+        assert again.version == 0, "a new incarnation sends its parameters"
+        np.testing.assert_array_equal(again.parameters, np.zeros(SIZE))
+
+
+@both_ways
 def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
     with running() as server, parameter_client(server.address, transport=transport) as parameters_client:
         parameters_client.register(registration())

@@ -260,6 +260,7 @@ class ParameterService:
                 counters, vector, statistics = model.shard.pull()
                 version = counters.version
             modified = not request.HasField("have_version") or request.have_version != version
+            modified &= not request.without_parameters or bool(request.vector)
             rank, count = core.registry.ranks(request.worker_id)
             response = pb.PullResponse(
                 not_modified=not modified,
@@ -391,7 +392,7 @@ class ParameterService:
         self, applied: PushResult, request: pb.PushRequest, have_version: int | None
     ) -> Carrier[pb.PushResponse]:
         wanted, version = request.want_parameters, applied.counters.version
-        not_modified = wanted and have_version == version
+        not_modified = wanted and (have_version == version or request.without_parameters)
         parameters = None if not wanted or not_modified else applied.parameters
         target = applied.target
         has_target = (

@@ -74,7 +74,11 @@ class Spawner(Protocol):
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]: ...
 
+    def maintain(self, close_in_child: Callable[[], None]) -> None: ...
+
     def stop_workers(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Listener:
@@ -188,6 +192,7 @@ class Listener:
                 self._children.read_report(key.fd)
         if self._children.reap():
             self._quiet_since = time.monotonic()
+        self._spawner.maintain(self._close_in_child(None))
         for sock, state in self._pending.check_unwatched():
             self._route(sock, state)
         self._pending.expire()
@@ -335,7 +340,7 @@ class Listener:
             self._log_limited("refused a connection: %s", refusal)
         return refusal
 
-    def _close_in_child(self, own: socket.socket) -> Callable[[], None]:
+    def _close_in_child(self, own: socket.socket | None) -> Callable[[], None]:
         def close() -> None:
             for sock in (self._sock, self._wake_read, self._wake_write, *self._pending, *self._queue, *self._malformed):
                 if sock is not own:
@@ -365,6 +370,7 @@ class Listener:
                 os.kill(pid, signal.SIGKILL)
         while self._children.pids:
             self._children.reap(block=True)
+        self._spawner.close()
         self._folders.close()
         if self._status is not None:
             self._status.stop()

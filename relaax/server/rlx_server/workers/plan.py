@@ -22,6 +22,7 @@ from relaax.rlx import Hello, Mode
 from relaax.server.access import MakeReplay, replay_source, replay_use, targets
 from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
+from relaax.transport import segments
 
 if TYPE_CHECKING:
     from relaax.server.rlx_server.workers.opponents import OpponentSource
@@ -41,6 +42,7 @@ class WorkerPlan:
     device: the device that computes (see `relaax.nn.devices`).
     make_replay: returns a connected replay memory; None if the algorithm uses none, or workers only act.
     opponents: the checkpoints with which connections in exploit mode act; None if they act with the newest parameters.
+    inference: the socket of the inference process; None if workers compute themselves.
     """
 
     settings: RlxServerSection
@@ -50,6 +52,15 @@ class WorkerPlan:
     make_client: Callable[[], ParameterClientBase]
     make_replay: MakeReplay | None = None
     opponents: OpponentSource | None = None
+    inference: bytes | None = None
+
+    def shares_inference(self, mode: Mode) -> bool:
+        """Return whether the inference process computes the actions of a connection in this mode."""
+        if self.inference is None:
+            return False
+        if mode == Mode.EXPLOIT:
+            return self.opponents is None  # opponents have parameters of older checkpoints
+        return self.algorithm.learns_separately(self.config)
 
     def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
         """Return the replay memory of a connection, or None. `client`: its authenticated name. Raises ReplayError."""
@@ -79,6 +90,7 @@ def plan_workers(
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
     check_bridge(settings, config)
+    check_inference(settings, algorithm, config)
     source = parameter_source(settings, config)
     replay = replay_source(settings, algorithm)
     device = device_of(settings, config)
@@ -152,6 +164,23 @@ def opponent_source(keys: OpponentKeys | None) -> OpponentSource | None:
             f"opponents: this server cannot open the checkpoints of the parameter server: {missing(error) or error}"
         ) from None
     return OpponentSource(keys.open_store, Milestones(keys.keep, keys.every))
+
+
+def check_inference(settings: RlxServerSection, algorithm: Algorithm, config: ConfigBase) -> None:
+    """Raise ConfigurationError if the inference process cannot act for workers."""
+    if settings.inference != "shared":
+        return
+    if not segments.SUPPORTED:
+        raise ConfigurationError(
+            "relaax-rlx-server.inference: shared needs memory that is passed by descriptor, as on Linux: set it to "
+            "worker"
+        )
+    if not (settings.only_acts or algorithm.learns_separately(config)):
+        raise ConfigurationError(
+            f"relaax-rlx-server.inference: shared is for workers that only act, and those of {algorithm.name} compute "
+            "gradients with this configuration: set it to worker, set exploit to true, or choose an algorithm whose "
+            "learners are separate"
+        )
 
 
 def check_record(settings: RlxServerSection) -> None:

@@ -18,9 +18,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.files import anonymous_file
@@ -41,8 +41,11 @@ from relaax.server.rlx_server.clients.accounts import OPEN, Authentication, read
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, own_folder
 from relaax.server.rlx_server.worker_reports import WorkerReports, report_sockets
-from relaax.server.rlx_server.workers.plan import OpponentKeys, WorkerPlan, plan_workers
+from relaax.server.rlx_server.workers.plan import RANDOM, OpponentKeys, WorkerPlan, plan_workers
 from relaax.server.rlx_server.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from relaax.server.rlx_server.inference.keeper import InferenceKeeper
 
 COMMAND = command_of("relaax.server.rlx_server.workers.spawners")
 WATCH_MILLISECONDS = 500
@@ -67,9 +70,15 @@ class _Spawner:
         self._authentication = authentication
         self._lifeline = Lifeline()
 
+    def maintain(self, close_in_child: Callable[[], None]) -> None:
+        """Start or restart the processes that workers need. Called in each turn of the server's loop."""
+
     def stop_workers(self) -> None:
         """Tell every worker to end."""
         self._lifeline.close()
+
+    def close(self) -> None:
+        """Wait for the processes of `maintain` to end, after the workers."""
 
 
 class ForkSpawner(_Spawner):
@@ -84,6 +93,12 @@ class ForkSpawner(_Spawner):
         _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         super().__init__(folders, meters, authentication)
+        self._keeper: InferenceKeeper | None = None
+        if plan.settings.inference == "shared" and plan.algorithm.name != RANDOM:
+            from relaax.server.rlx_server.inference.keeper import InferenceKeeper
+
+            self._keeper = InferenceKeeper(plan, self._lifeline)
+            plan = replace(plan, inference=self._keeper.address)
         self._plan = plan
         gc.collect()
         gc.freeze()  # so that children do not copy the pages of existing objects
@@ -103,6 +118,8 @@ class ForkSpawner(_Spawner):
         def work() -> int:
             os.close(report_read)
             self._lifeline.close()
+            if self._keeper is not None:
+                self._keeper.close_in_child()
             close_in_child()
             with own_folder(folder):
                 reports, end = WorkerReports(report_write), self._lifeline.read
@@ -118,6 +135,14 @@ class ForkSpawner(_Spawner):
             os.close(report_write)
         os.set_blocking(report_read, False)
         return pid, report_read
+
+    def maintain(self, close_in_child: Callable[[], None]) -> None:
+        if self._keeper is not None:
+            self._keeper.maintain(close_in_child)
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
 
 
 def thread_count() -> int:

@@ -225,9 +225,10 @@ class Worker:
         self._reports.admitted()
         sampler = Sampler()
         self._peer.beat = sampler.beat
-        from relaax.nn.devices import use_device  # not at module level: a server that spawns loads no network
+        # Not at module level: a server that spawns loads no network.
+        from relaax.nn.devices import CPU, use_device
 
-        use_device(plan.device)
+        use_device(CPU if plan.shares_inference(hello.mode) else plan.device)
         client = plan.make_client()
         try:
             return self._serve_agent(plan, hello, who, client, sampler)
@@ -253,8 +254,11 @@ class Worker:
                 server=self._server,
                 client=who.name,
                 wants_target=not plan.algorithm.learns_separately(plan.config),
+                wants_parameters=not plan.shares_inference(hello.mode),
             ),
         )
+        if plan.shares_inference(hello.mode):
+            self._share_actors(plan, described, client.metrics)
         label, actors = client_label(hello, who), _ranges(registered.actors)
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", label, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
@@ -334,6 +338,15 @@ class Worker:
             )
             between = [*([client.flush] if exploit else []), *([recording.files.write_if_due] if recording else [])]
             return self._answer_messages(init, session, agent, measures, between)
+
+    def _share_actors(self, plan: WorkerPlan, described: str, metrics: MetricsRecorder) -> None:
+        """Let the inference process compute the actions of this worker."""
+        from relaax.nn.engine import share_actors
+        from relaax.server.rlx_server.inference.shared_actor import SharedActor
+
+        assert plan.inference is not None, "without an inference process, workers compute themselves"
+        patience = self._settings.parameter_server_patience
+        share_actors(partial(SharedActor, plan.inference, patience, described, metrics))
 
     def _await_init(self, metrics: MetricsRecorder) -> rlx.Init | None:
         """Return the client's first init; None if it sends a bye. Until then it has no agent and may lose its place."""
