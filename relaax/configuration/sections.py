@@ -200,6 +200,9 @@ class RlxServerSection(Section):
         description="fork: copy the server's process. spawn: start a new process, which takes seconds; "
         "required on macOS.",
     )
+    pin_workers: bool = Field(
+        True, description="Run each worker on a core of its own, while there are free ones (Linux, device cpu)."
+    )
     timeout: float | None = Field(
         None, gt=0, description="Seconds after which a connection ends at the end of an episode, for rebalancing."
     )

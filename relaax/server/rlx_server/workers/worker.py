@@ -53,6 +53,7 @@ from relaax.server.rlx_server.connection.peer import (
 from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, WELCOMED, WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientAdmission, client_label
 from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
+from relaax.server.rlx_server.workers.own_core import claim_core
 from relaax.server.rlx_server.workers.plan import WorkerPlan
 from relaax.server.rlx_server.workers.session import (
     AgentSession,
@@ -117,6 +118,8 @@ class Worker:
         self._meter: Meter
         self._environments = 0
         self._is_interruptible = False
+        self._has_process = False
+        self._core: socket.socket | None = None
         self._source = Path()  # folder of the algorithm, once it is loaded
 
     def run(self, refusal: str | None, training_finished: bool) -> int:
@@ -126,6 +129,7 @@ class Worker:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         share_one_arena()
+        self._has_process = True
         return self.serve(refusal, training_finished)
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
@@ -228,7 +232,10 @@ class Worker:
         # Not at module level: a server that spawns loads no network.
         from relaax.nn.devices import CPU, use_device
 
-        use_device(CPU if plan.shares_inference(hello.mode) else plan.device)
+        is_shared = plan.shares_inference(hello.mode)
+        use_device(CPU if is_shared else plan.device)
+        if self._has_process and self._settings.pin_workers and plan.device == CPU and not is_shared:
+            self._core = claim_core()
         client = plan.make_client()
         try:
             return self._serve_agent(plan, hello, who, client, sampler)
