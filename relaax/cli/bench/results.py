@@ -38,8 +38,8 @@ MEANING = {
     ),
     "efficiency": "The fraction of this bound that training reaches.",
     "parts_us": (
-        "Microseconds of one core for each step of training. The first two are those of the bound; clients and workers "
-        "are what remains of their time."
+        "Microseconds of one core for each step of training. Environments and network are measured without training; "
+        "clients and workers take this much time in addition to them."
     ),
     "training_over_emulator": "The fraction of the environments' own speed that training reaches.",
     "act_latency_ms": (
