@@ -10,11 +10,14 @@ import pytest
 
 from algorithms._value_based.agent import TARGETS
 from relaax.algorithm_base import AgentBase, Box, Dict, Discrete, Space, load_algorithm
+from relaax.algorithm_base.network import IMAGE as MEAN_IMAGE
+from relaax.algorithm_base.normalization import MEAN_IMAGE_FRAMES
 from relaax.algorithm_base.ragged import RaggedRollout
 from relaax.algorithm_base.rollout import Rollout
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.nn.specification import NetworkSpec
+from relaax.parameters.moments import Moments
 from relaax.replay.local import LocalReplay
 from support.lives import Lives, play
 from support.table_copies import state_of
@@ -59,6 +62,10 @@ def new_agent(
     client = FakeParameters(
         parameters, learning_rate=learning_rate, statistics=server.statistics(), target=server.target_interval()
     )
+    if learning_rate == 0 and keys.get("subtract_mean_image"):  # the mean image does not change either
+        size = client.statistics[MEAN_IMAGE].size
+        mean = Moments(MEAN_IMAGE_FRAMES, np.full(size, 90.0), np.zeros(size))
+        client.publish(parameters, {MEAN_IMAGE: mean})
     return make_agent(
         algorithm, config, space, Discrete(3),
         environments=environments, out_of_step=out_of_step, parameters=client, replay=replay,

@@ -87,6 +87,16 @@ _OTHERS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
     "_walk": lambda rng: [_links()[0], np.zeros(10, np.int64)],
     "_set": lambda rng: [_sums(rng), rng.permutation(16)[:7], rng.random(7)],
     "_find": lambda rng: [nodes := _sums(rng), rng.random(20) * nodes[1], np.zeros(20, np.int64)],
+    "_draw": lambda rng: [_sums(rng), rng.random(9), np.zeros(9, np.int64), np.zeros(9)],
+    "_look_up": lambda rng: [
+        *(rng.integers(1, 99, 16).astype(np.uint64), 16, 120, rng.permutation(16)[:7]),
+        *(np.zeros(7, np.uint64), np.zeros(7, np.int64)),
+    ],
+    "_positions": lambda rng: [np.append(rng.integers(-1, 20, 9), 20), -1, 20, np.zeros(10, np.int64)],
+    "_differences": lambda rng: [
+        *(rng.integers(0, 255, 2 * 7 * 9 * 2).astype(np.uint8), _real(rng, 7 * 9 * 2)),
+        *(np.zeros(2 * 3 * 4 * 3 * 3 * 2, np.float32), 2, (7, 9, 2, 3, 4, 3)),
+    ],
     "_pop_drawn": lambda rng: [_sums(rng), rng.random(9), np.zeros(9, np.int64)],
     "_set_largest": lambda rng: [np.zeros(32), rng.permutation(16)[:7], rng.random(7)],
     "_set_lowest": lambda rng: [
@@ -100,6 +110,14 @@ _OTHERS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 }
 
 
+def _wanted(rng: np.random.Generator) -> list[Any]:
+    """Return the arguments of the search for keys. Some of the keys are missing."""
+    keys = np.arange(16, dtype=np.uint64) + 32
+    wanted = rng.integers(0, 64, 20).astype(np.uint64)
+    found = np.zeros(20, np.int64), np.zeros(20, np.uint64), np.zeros(20)
+    return [keys, 16, wanted, rng.random(20), *found]
+
+
 def arguments_of(kernel: Declaration) -> list[Any]:
     """Return new arguments, equal in each call."""
     rng = np.random.default_rng(11)
@@ -108,4 +126,6 @@ def arguments_of(kernel: Declaration) -> list[Any]:
         return _blocks(rng, kernel)
     if module.startswith("relaax.optim."):
         return _updates(rng, kernel)
+    if (module, name) == ("relaax.replay.table.items", "_find"):
+        return _wanted(rng)
     return _OTHERS[name](rng)

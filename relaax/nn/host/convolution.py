@@ -210,7 +210,7 @@ class BlockConvolution:
         scaled: Array = whole[: self._kernel, : self._kernel] * np.float32(scale)
         return scaled
 
-    def lay_out(self, images: Images, blocks: Array, mean: Array | None) -> None:
+    def lay_out(self, images: Images, blocks: Array, mean: Array | None = None) -> None:
         """Write images [B, height, width, channels], contiguous, as float32 blocks [B, *size].
 
         `mean`: subtracted from images of uint8, float32 [height, width, channels]; None to subtract nothing.
