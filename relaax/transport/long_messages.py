@@ -1,6 +1,6 @@
 """Serialization of messages with one long field: one copy of its content to write it, and none to read it.
 
-The bytes are those of the messages in the .proto file, which other protobuf implementations can read and write.
+The bytes are messages of the .proto file: other protobuf implementations can read and write them.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ PARTS = (
 
 
 def find_card() -> dict[str, Any]:
-    """Return the GPUs by nvidia-smi and by TensorFlow. Lists are empty if there is none."""
+    """Return the GPUs by nvidia-smi and by TensorFlow. Without a GPU, the lists are empty."""
     found: dict[str, Any] = {"nvidia_smi": [], "tensorflow": []}
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

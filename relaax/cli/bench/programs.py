@@ -208,14 +208,17 @@ class EmulatorForm:
         return speed
 
 
+def _one_thread(plan: Plan) -> list[str]:
+    """Return the arguments for one thread. ale-py's own threads would compete with the other processes."""
+    return ["--threads", "1"] if is_ale(plan.environment_main) else []
+
+
 def emulator_forms(plan: Plan) -> list[EmulatorForm]:
     """Return ways to step as many environments as in training, with the same program and arguments."""
     clients, total = plan.run.clients, plan.environments
     processes = min(cores(), total)
     shares = [(total + i) // processes for i in range(processes)]
-    ale = is_ale(plan.environment_main)
-    # ale-py starts its own threads, which would compete with the other processes.
-    one_thread = ["--threads", "1"] if ale else []
+    one_thread = _one_thread(plan)
     each = [
         tuple(plan.environment_command(RANDOM, share, sum(shares[:i])) + one_thread) for i, share in enumerate(shares)
     ]
@@ -224,7 +227,7 @@ def emulator_forms(plan: Plan) -> list[EmulatorForm]:
         EmulatorForm(f"{pluralize(processes, 'process', 'processes')}, one per core", tuple(each)),
         EmulatorForm(f"{pluralize(clients, 'process', 'processes')}, as in training", as_trained),
     ]
-    if ale:
+    if one_thread:
         whole = [*plan.environment_command(RANDOM, total, 0), "--threads", str(cores())]
         found.append(EmulatorForm(f"1 process, {pluralize(cores(), 'thread', 'threads')}", (tuple(whole),)))
     return [form for i, form in enumerate(found) if form.commands not in [other.commands for other in found[:i]]]
@@ -236,7 +239,7 @@ def with_network(plan: Plan, configuration: Path) -> EmulatorForm:
     `configuration`: file of the effective configuration.
     """
     count = plan.run.envs_per_client
-    one_thread = ["--threads", "1"] if is_ale(plan.environment_main) else []
+    one_thread = _one_thread(plan)
     commands = []
     for i in range(plan.run.clients * plan.run.connections_per_client):
         interpreter, *program = plan.environment_command(RANDOM, count, i * count)

@@ -53,7 +53,7 @@ class BrokenRequest(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Network:
-    """A network and its parameters. `pulled`: those that `actor` has."""
+    """A network and its parameters. `pulled`: the parameters of `actor`, with their version."""
 
     description: ActorDescription
     source: ParameterSource
@@ -73,7 +73,7 @@ class _Network:
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """The connection of an actor. `rows`: those of its request in progress, 0 without one."""
+    """The connection of an actor. `rows`: number of rows of its request in progress, or 0."""
 
     sock: socket.socket
     network: _Network | None = None
@@ -227,7 +227,7 @@ class InferenceLoop:
         self._waiting.append(client)
 
     def _answer_waiting(self) -> None:
-        """Answer the waiting requests, except those of models whose first parameters have not arrived."""
+        """Answer the waiting requests. A model whose first parameters have not arrived lets its requests wait."""
         waiting, self._waiting = self._waiting, []
         by_network: dict[_Network, list[_Client]] = {}
         for client in waiting:

@@ -56,8 +56,9 @@ class InferenceUnavailable(ParameterServerUnavailable):
 class SharedActor(Actor):
     """An actor that sends its inputs to the inference process, through shared memory, and waits for the outputs.
 
-    The process has its own parameters, which are at most a pull older than those of the parameter server. So those of
-    `set_parameters` are only checked. If the process ends, the request is repeated when the server has restarted it.
+    The process has its own parameters, which are at most a pull older than those of the parameter server. So the
+    parameters of `set_parameters` are only checked; its mean is subtracted here. If the process ends, the request is
+    repeated when the server has restarted it.
 
     version: the version of the parameters that computed the last outputs.
     """
@@ -142,7 +143,7 @@ class SharedActor(Actor):
         return (*ANSWER.unpack_from(answer), answer[ANSWER.size :].decode("utf-8", "replace"))
 
     def _connected(self) -> tuple[socket.socket, Workspace]:
-        """Return the connection and its memory. Connect first if there is none. Raises OSError."""
+        """Return the connection and its memory. Without a connection, connect first. Raises OSError."""
         if self._socket is not None and self._workspace is not None:
             return self._socket, self._workspace
         descriptor, memory = segments.make(workspace_size(self._description))
