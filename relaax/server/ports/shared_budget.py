@@ -38,7 +38,8 @@ class Loan:
     def __init__(self, descriptor: int, length: int, read_only: bool, user: FrameSocket | None) -> None:
         """Open the file of `descriptor` again; the caller closes `descriptor`. Raises OSError."""
         self.user = user
-        self._length = length if read_only else None
+        self.length = length
+        self._read_only = read_only
         own = _reopen(descriptor, os.O_RDONLY)
         self._own = own
         self._close = weakref.finalize(self, os.close, own)
@@ -49,8 +50,8 @@ class Loan:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that count towards the limit."""
-        return os.fstat(self._own).st_blocks * _BLOCK_BYTES if self._length is None else self._length
+        """The number of bytes that count towards the limit, at most `length`."""
+        return self.length if self._read_only else min(self.length, os.fstat(self._own).st_blocks * _BLOCK_BYTES)
 
     def is_held(self) -> bool:
         """Return whether another process has the memory open or mapped; False if the kernel cannot detect it."""
@@ -73,6 +74,7 @@ class SharedBudget:
         self._lent: set[Loan] = set()
         self._held: set[Loan] = set()  # given back, but still held by another process
         self._given_back: deque[Loan] = deque()
+        self._length = 0  # of all loans
 
     def lend(
         self, size: int, *, read_only: bool, at_once: bool = False, user: FrameSocket | None = None
@@ -84,21 +86,25 @@ class SharedBudget:
         """
         with self._lock:
             self._settle()
-            taken = self._taken()
             if len(self._held) >= MAX_HELD:
                 raise BudgetSpent(0, f"{MAX_HELD} parts of shared memory are still held by disconnected processes")
-            if taken + (_NUMBER_BYTES * size if read_only or at_once else 0) > self.limit:
-                raise BudgetSpent(0, f"{taken:,} of at most {self.limit:,.0f} bytes of shared memory are taken")
+            # Counting the pages of all loans takes a system call for each.
+            length = _NUMBER_BYTES * size
+            if self._length + length > self.limit:
+                taken = self._taken()
+                if taken + (length if read_only or at_once else 0) > self.limit:
+                    raise BudgetSpent(0, f"{taken:,} of at most {self.limit:,.0f} bytes of shared memory are taken")
             descriptor, vector = segments.make(size, at_once=at_once)
             try:
                 if read_only:
                     segments.forbid_writing(descriptor)
                 else:
                     segments.forbid_seals(descriptor)
-                loan = Loan(descriptor, _NUMBER_BYTES * size, read_only, user)
+                loan = Loan(descriptor, length, read_only, user)
             finally:
                 os.close(descriptor)
             self._lent.add(loan)
+            self._length += length
             return loan, vector
 
     def give_back(self, loan: Loan) -> None:
@@ -143,6 +149,7 @@ class SharedBudget:
             self._held.add(loan)
         for loan in [loan for loan in self._held if not loan.is_held()]:
             self._held.remove(loan)
+            self._length -= loan.length
             loan.close()
 
 
