@@ -118,7 +118,7 @@ def plot(
         _refuse(f"--x minutes: the curve {timeless.name} of --curves has no seconds")
     try:
         if csv_file is not None:
-            _write_csv(csv_file, drawn, scalar)
+            write_csv(csv_file, drawn, scalar)
         title = default_title(folders) if title is None else title
         figure = draw([*drawn, *published], scalar, x=x, title=title, target=target, references=heights)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -192,23 +192,30 @@ def unit_of(scalar: str) -> str:
 
 def read_curve(folder: Path, scalar: str) -> Curve:
     """Return the curve of one scalar. Exit the command with a message if the scalar does not exist."""
+    if not folder.is_dir():
+        _refuse(f"cannot plot {folder}: the folder does not exist")
+    found = find_curve(folder, scalar)
+    if not isinstance(found, list):
+        near = nearest(scalar, found)
+        hint = f"; the nearest is {near}" if near else ""
+        _refuse(f"{folder} has no scalar {scalar}{hint}; it has {', '.join(found) or 'none'}")
+    return found
+
+
+def find_curve(folder: Path, scalar: str) -> Curve | tuple[str, ...]:
+    """Return the curve of one scalar. If the folder does not contain it, return the names of its scalars."""
     from relaax.metrics.writer import do_without_tensorflow
 
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
-    if not folder.is_dir():
-        _refuse(f"cannot plot {folder}: the folder does not exist")
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns about each start of a training
     events = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     events.Reload()
     names = sorted(events.Tags()["scalars"])
-    if scalar not in names and (folder / "evaluation").is_dir():
-        return read_curve(folder / "evaluation", scalar)
     if scalar not in names:
-        near = nearest(scalar, names)
-        hint = f"; the nearest is {near}" if near else ""
-        _refuse(f"{folder} has no scalar {scalar}{hint}; it has {', '.join(names) or 'none'}")
+        below = folder / "evaluation"
+        return find_curve(below, scalar) if below.is_dir() else tuple(names)
     values = drop_lost_events(events.Scalars(scalar))
     start = values[0].wall_time
     return [(event.step, event.wall_time - start, event.value) for event in values]
@@ -224,7 +231,8 @@ def drop_lost_events(events: Iterable[Any]) -> list[Any]:
     return kept
 
 
-def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:
+def write_csv(path: Path, runs: Sequence[PlottedRun], scalar: str) -> None:
+    """Write the curves as a table with the columns run, step, seconds and `scalar`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -234,7 +242,7 @@ def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:
 
 
 def read_csv(path: Path) -> list[PlottedRun]:
-    """Return the curves of a file with the columns that `_write_csv` writes. Missing seconds are NaN.
+    """Return the curves of a file with the columns that `write_csv` writes. Missing seconds are NaN.
 
     The last column may have any name. Exit the command with a message if the file has another format.
     """
@@ -278,7 +286,7 @@ def draw(
     for run in runs:
         bundles.setdefault(run.group or run.name, []).append(run)
     for number, (name, bundle) in enumerate(bundles.items()):
-        lines = [_coordinates(run.curve, x) for run in bundle]
+        lines = [coordinates(run.curve, x) for run in bundle]
         colour = f"C{number % 10}"
         if len(bundle) == 1:
             axes.plot(*lines[0], label=name, color=colour, **_line_style(number, lines[0][0]))
@@ -324,7 +332,8 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
     return xs, median, low, high
 
 
-def _coordinates(curve: Curve, x: str) -> tuple[Array, Array]:
+def coordinates(curve: Curve, x: str) -> tuple[Array, Array]:
+    """Return the points of a curve: `x` ("steps", or "minutes") and value, float64 [points] each."""
     import numpy as np
 
     steps, seconds, values = (np.asarray(column, np.float64) for column in zip(*curve, strict=True))

@@ -167,7 +167,8 @@ def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list
     """Return the tables of `results` (environment -> seed -> result): their scores, then published human starts if any.
 
     With null ops, the last rows are the mean and the median of the human-normalised scores over all games, in percent,
-    for RELAAX and for the papers, as in Table 1 of Mnih et al. 2016 and of Nair et al. 2015.
+    for RELAAX and for the papers, as in Table 1 of Mnih et al. 2016 and of Nair et al. 2015. If all trainings have 10
+    million frames, the table also has published scores at 10 million frames.
     """
     games = {name: scores.game_of(name) or "" for name in results}
     medians = {name: median(result["mean"] for result in by_seed.values()) for name, by_seed in results.items()}
@@ -177,8 +178,12 @@ def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list
     if not any(result["protocol"]["name"] == "noop" for found in results.values() for result in found.values()):
         rows: dict[str, list[Cell]] = {name: [medians[name], *own[name]] for name in results}
         return [ScoreTable("Mean returns", ["median", *by_seeds], rows)]
-    published = scores.noop_starts()
+    published = dict(scores.noop_starts())
     agents = [agent for agent in next(iter(published.values())) if agent not in (scores.RANDOM, scores.HUMAN)]
+    if all(_trained_frames(result) in scores.TEN_MILLION for found in results.values() for result in found.values()):
+        early = {game: _with_budget(row) for game, row in scores.after_ten_million_frames().items()}
+        agents = [*dict.fromkeys(agent for row in early.values() for agent in row), *agents]
+        published = {game: {**row, **early.get(game, {})} for game, row in published.items()}
     columns = ["random", "human", f"{OURS}, median", f"{OURS}, %", *by_seeds, *agents]
     rows = {}
     normalized: dict[str, list[float]] = {name: [] for name in (OURS, *agents)}
@@ -197,6 +202,15 @@ def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list
         over = {agent: float(average(values)) if values else None for agent, values in normalized.items()}
         rows[f"{title}, human-normalised %"] = [0.0, 100.0, None, over.pop(OURS), *blank, *over.values()]
     return [ScoreTable("Null-op starts", columns, rows), *_human_starts(games)]
+
+
+def _trained_frames(result: Mapping[str, Any]) -> int:
+    """Return the frames of the training that an evaluation's checkpoint had, repeats counted; 0 if not known."""
+    return int(result.get("global_step") or 0) * int(result["protocol"].get("frame_skip", 0))
+
+
+def _with_budget(row: Mapping[str, float]) -> dict[str, float]:
+    return {f"{agent}, 10 M frames": score for agent, score in row.items()}
 
 
 def _human_starts(games: Mapping[str, str]) -> list[ScoreTable]:

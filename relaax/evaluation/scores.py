@@ -11,6 +11,8 @@ from relaax.bundled import bundled_folder
 
 RANDOM, HUMAN = "random", "human"
 _ATARI_ID = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
+TEN_MILLION = range(9_500_000, 10_500_001)
+"""Numbers of frames after which a training is compared with `after_ten_million_frames`."""
 _SPELLINGS = {"montezumasrevenge": "montezumarevenge", "upanddown": "upndown"}
 
 Table = Mapping[str, Mapping[str, float]]
@@ -26,6 +28,12 @@ def noop_starts() -> Table:
 def human_starts() -> Table:
     """Return scores with human starts: game -> agent -> score. They are not comparable with null-op scores."""
     return _read("scores_human_starts.csv")
+
+
+@functools.cache
+def after_ten_million_frames() -> Table:
+    """Return scores in training after 10 million frames: game -> agent -> score. The file names the sources."""
+    return _read("scores_10m_frames.csv")
 
 
 def game_of(environment: str) -> str | None:

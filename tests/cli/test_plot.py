@@ -8,27 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
 from relaax.cli.plot import PlottedRun, band, default_title, draw, read_csv, unit_of
 from support.pages import DOCS
+from support.run_curves import SCALAR, write_run
 
-SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
-
-
-def write_run(folder: Path, *values: float, first: int = 0) -> Path:
-    """Write a run directory with one value every 100 steps and 30 seconds."""
-    writer = EventFileWriter(str(folder / "metrics"))
-    for index, value in enumerate(values, first):
-        summary = Summary(value=[Summary.Value(tag=SCALAR, simple_value=value)])
-        writer.add_event(Event(wall_time=1000.0 + 30 * index, step=100 * index, summary=summary))
-    writer.close()
-    return folder
 
 
 def test_points_undone_by_a_crash_are_dropped(tmp_path: Path) -> None:

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
+from relaax.cli.plot import PlottedRun
+from relaax.cli.suite.curves import draw_small_multiples, write_curves
 from relaax.cli.suite.jobs import JobRunner, SuitePlan, open_record
 from relaax.configuration import ConfigurationError
 from relaax.evaluation.report import score_tables
+from relaax.evaluation.scores import after_ten_million_frames
 from support.programs import completed
+from support.run_curves import write_run
 
 RELAAX = str(Path(sys.executable).with_name("relaax"))
 PLAN = SuitePlan("da3c_ale_pong", ["pong", "ALE/Boxing-v5"], [0, 7], [], 1000.0, None, 30, [])
@@ -44,6 +48,37 @@ def test_table_has_medians_and_published_scores() -> None:
     assert "not comparable with null-op scores" in human.title
     assert human.rows["boxing"][human.columns.index("a3c_ff_4_days")] == 59.8
     assert "| pong | -20.7 | 14.6 | 0 | 58.6 | -20.7 | 14.6 | 0 | 18.9 |" in ours.markdown()
+
+
+def test_scores_at_ten_million_frames_are_in_the_table() -> None:
+    trained = {"mean": 20.0, "protocol": {"name": "noop", "frame_skip": 4}, "global_step": 2_500_080}
+    table = score_tables({"pong": {0: trained}, "boxing": {0: trained}})[0]
+    row = dict(zip(table.columns, table.rows["pong"], strict=True))
+    assert (row["a2c, 10 M frames"], row["ppo, 10 M frames"], row["dqn, 10 M frames"]) == (-12.42, 16.72, -4.926)
+    mean = dict(zip(table.columns, table.rows["mean, human-normalised %"], strict=True))
+    assert mean["ppo, 10 M frames"] == pytest.approx((100 * 37.42 / 35.3 + 100 * 76.05 / 12.0) / 2)
+    table = score_tables({"pong": {0: trained}, "boxing": {0: {**trained, "global_step": 400_000}}})[0]
+    assert not any("10 M frames" in column for column in table.columns)
+
+
+def test_curves_of_all_trainings_are_drawn(tmp_path: Path) -> None:
+    pong = [write_run(tmp_path / f"pong-seed-{seed}", 0.0, 1.0 + seed) for seed in (0, 1)]
+    runs = {"pong": pong, "CartPole-v1": [write_run(tmp_path / "cartpole", 5.0)], "breakout": [tmp_path / "not-begun"]}
+    assert write_curves(tmp_path, runs) == [tmp_path / "curves.csv", tmp_path / "curves.png"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "curves.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows] == ["run", *["pong-seed-0"] * 2, *["pong-seed-1"] * 2, "cartpole"]
+    assert write_curves(tmp_path, {"breakout": [tmp_path / "not-begun"]}) == []
+
+
+def test_plots_of_games_have_published_scores(tmp_path: Path) -> None:
+    curves = {"pong": [PlottedRun("pong-seed-0", [(0, 0.0, 1.0), (10, 1.0, 2.0)])]}
+    figure = draw_small_multiples(curves)
+    (panel,) = figure.axes
+    heights = [line.get_ydata()[0] for line in panel.lines[1:]]
+    assert heights == list(after_ten_million_frames()["pong"].values())
+    assert figure.legends[0].get_texts()[0].get_text() == "each seed"
 
 
 def test_other_environments_have_no_published_scores() -> None:
@@ -134,7 +169,12 @@ def test_interrupted_suite_is_resumed(tmp_path: Path) -> None:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows] == ["environment", "CartPole-v1", "Acrobot-v1"]
     assert float(rows[2][1]) == record["jobs"]["Acrobot-v1-seed-0"]["result"]["mean"]
-    assert "| CartPole-v1 |" in (tmp_path / "table" / "table.md").read_text()
+    page = (tmp_path / "table" / "table.md").read_text()
+    assert "| CartPole-v1 |" in page
+    assert "2 trainings of 1," in page
+    assert "relaax suite da3c_gym_cartpole CartPole-v1 Acrobot-v1" in page
+    assert "![Curves of all trainings](curves.png)" in page
+    assert (tmp_path / "table" / "curves.png").exists()
     assert json.loads((tmp_path / "table" / "Acrobot-v1-seed-0" / "summary.json").read_text())["env_steps"] >= 1500
 
 

@@ -56,10 +56,14 @@ def suite(
 ) -> None:
     """Train and evaluate in several environments and seeds.
 
-    The result is one table with medians over the seeds. For Atari, it has human-normalised scores, and the scores of
-    Table 1 of each paper. The table is printed, and written as table.md and table.csv. Ctrl-C stops the running
-    trainings with a checkpoint. The same command resumes them, and may add environments and seeds. A target_return of
-    the configuration is ignored: each training ends at max_global_step, or before it at --max-steps or --max-time.
+    The result is one table with medians over the seeds, and the curves of all trainings as small plots. For Atari, the
+    table has human-normalised scores and the scores of Table 1 of each paper. If all trainings have 10 million frames,
+    it also has published scores of A2C, PPO and DQN at 10 million frames. Whenever the command ends, it writes
+    table.md, table.csv, curves.png and curves.csv.
+
+    Ctrl-C stops the running trainings with a checkpoint. The same command resumes them, and may add environments and
+    seeds. A target_return of the configuration is ignored: each training ends at max_global_step, or before it at
+    --max-steps or --max-time.
 
     Exit code 0: all jobs are done; 1: some failed, and the same command retries them; 2: the request is invalid; 130:
     interrupted.
@@ -144,18 +148,42 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
 
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
-    """Write and print the tables of the available results."""
+    """Write the page, the tables and the curves of the results so far, and print the page."""
+    from relaax.cli.suite.curves import write_curves
     from relaax.evaluation.report import score_tables
     from relaax.files import write_whole
 
+    runs: dict[str, list[Path]] = {}
     results: dict[str, dict[int, Any]] = {}
     for name, (environment, seed) in record.plan.names().items():
+        runs.setdefault(environment, []).append(folder / name)
         if (result := record.jobs[name].result) is not None:
             results.setdefault(environment, {})[seed] = result
-    if not results:
-        return
-    made = score_tables(results)
-    text = "\n".join(table.markdown() for table in made)
-    write_whole(folder / "table.md", [text.encode()])
-    write_whole(folder / "table.csv", [made[0].csv().encode()])
-    print(f"\n{text}\n{folder / 'table.md'}, {folder / 'table.csv'}")
+    files = write_curves(folder, runs)
+    if results:
+        made = score_tables(results)
+        write_whole(folder / "table.csv", [made[0].csv().encode()])
+        text = "\n".join([*(table.markdown() for table in made), _what_it_took(record)])
+        picture = ["", "![Curves of all trainings](curves.png)", ""] if folder / "curves.png" in files else []
+        write_whole(folder / "table.md", [(text + "\n".join(picture)).encode()])
+        files = [folder / "table.md", folder / "table.csv", *files]
+        print(f"\n{text}")
+    if files:
+        print(", ".join(map(str, files)))
+
+
+def _what_it_took(record: SuiteRecord) -> str:
+    """Return the section of the page with steps, hours and machine of the finished trainings, and the command."""
+    import shlex
+    import sys
+
+    from relaax.cli.bench.results import describe_machine
+
+    done = [job for job in record.jobs.values() if job.result is not None]
+    hours = sum(job.seconds for job in done) / 3600
+    steps = sum(job.result["global_step"] for job in done if job.result)
+    machine = describe_machine()
+    return (
+        f"## What it took\n\n{len(done)} trainings of {steps / len(done):,.0f} steps, {hours:.1f} hours in all, on "
+        f"{machine['cores']} cores ({machine['processor']}).\n\n    {shlex.join(['relaax', *sys.argv[1:]])}\n"
+    )
