@@ -67,6 +67,27 @@ def test_new_algorithm_is_written() -> None:
     assert sentence.startswith("mine cannot handle the action space")
 
 
+def test_new_algorithm_for_pytorch_differs_only_in_its_program() -> None:
+    assert new("algorithm", "mine").exit_code == 0
+    assert new("algorithm", "other", "--framework", "torch").exit_code == 0
+    written = files()
+    assert "torch.autograd.grad" in written["other.py"]
+    for end in ("{}.yaml", "{}.Procfile", "test_{}.py"):
+        assert written[end.format("other")] == re.sub(r"\bmine\b", "other", written[end.format("mine")])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--framework", "torhc"], "unknown framework 'torhc'; did you mean 'torch'?"),
+        (["--framework", "torch", "--from", "da3c"], "bundled algorithms have no version for PyTorch"),
+    ],
+)
+def test_unknown_framework_is_refused(options: list[str], sentence: str) -> None:
+    expect_refused("algorithm", "mine", re.escape(sentence), *options)
+    assert files() == {}
+
+
 @pytest.mark.parametrize(
     ("bundled", "environment"),
     [

@@ -23,6 +23,10 @@ from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import unknown
 from relaax.server.command.options import command_app
 
+RELAAX, TORCH = "relaax", "torch"
+PROGRAMS = {RELAAX: ".py", TORCH: "_torch.py"}
+"""The suffix of the algorithm's template, by framework."""
+
 new = command_app(
     no_args_is_help=True,
     help="Write a working algorithm or environment to start from.",
@@ -41,12 +45,17 @@ def algorithm(
             help=f"Copy this bundled algorithm instead: {', '.join(EXAMPLES)}.",
         ),
     ] = None,
+    framework: Annotated[
+        str,
+        typer.Option(metavar="[relaax|torch]", help="What computes the network and its gradients; torch: PyTorch."),
+    ] = RELAAX,
 ) -> None:
     """Write your own algorithm, which trains CartPole.
 
     NAME.py is REINFORCE (Williams 1992) in one file: a Config, a network, a ParameterServer that defines the model, and
     an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change it as
     you like. `relaax run NAME.yaml` trains it, test_NAME.py tests it with pytest, and NAME.Procfile is for honcho.
+    With --framework torch, the network is a torch.nn.Module, and autograd differentiates the loss.
 
     With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: Pendulum with
     da3c_cont, sac and apex_dpg, CartPole with the others.
@@ -55,12 +64,14 @@ def algorithm(
     """
     with exit_on_errors("relaax new algorithm", (ScaffoldError,)):
         check_name(name, "algorithms")
+        if framework not in PROGRAMS:
+            raise ScaffoldError(unknown("framework", framework, PROGRAMS))
+        if source is not None and framework != RELAAX:
+            raise ScaffoldError("bundled algorithms have no version for PyTorch: omit --from, or --framework")
         if source is None:
             where, test = f"{name}.py", f"test_{name}.py"
-            files = {
-                Path(f"{name}{suffix}"): fill_template(ALGORITHM, suffix, name)
-                for suffix in (".py", ".yaml", ".Procfile")
-            }
+            suffixes = {".py": PROGRAMS[framework], ".yaml": ".yaml", ".Procfile": ".Procfile"}
+            files = {Path(f"{name}{end}"): fill_template(ALGORITHM, suffix, name) for end, suffix in suffixes.items()}
             write({**files, Path(test): fill_template(ALGORITHM, "_test.py", name)})
             written, more = f"{where}, {test}", {f"python -m pytest {test}": "tests it: pip install pytest"}
         else:
@@ -70,6 +81,9 @@ def algorithm(
     print(f"wrote {written}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
         print("it needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
+    if framework == TORCH and importlib.util.find_spec("torch") is None:
+        print("it needs PyTorch, which is not installed; for a CPU:")
+        print("  pip install torch --index-url https://download.pytorch.org/whl/cpu")
     _print_next_steps(name, "the algorithm", where, more=more)
 
 
