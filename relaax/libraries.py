@@ -47,6 +47,7 @@ _BY_EXTRA = {
     "plot": "matplotlib",
     "watch": "imageio imageio_ffmpeg pygame",
     "onnx": "onnx",
+    "tune": "optuna",
     "cluster": "ray",
     "demonstrations": "pyarrow",
 }

@@ -23,6 +23,7 @@ COMMANDS = {
     "clone": "relaax.cli.demonstrations.clone:clone",
     "replay": "relaax.cli.demonstrations.load:replay",
     "suite": "relaax.cli.suite.command:suite",
+    "tune": "relaax.cli.tune.command:tune",
     "top": "relaax.cli.live.top:top",
     "set": "relaax.cli.live.setting:set_parameters",
     "plot": "relaax.cli.plot:plot",

@@ -28,6 +28,7 @@ from relaax.configuration.sections import (
     RunSection,
     TensorBoardSection,
 )
+from relaax.configuration.tune_section import TUNE, TuneSection
 from relaax.configuration.validation import Section
 
 _Section = TypeVar("_Section", bound=Section)
@@ -238,6 +239,7 @@ SECTIONS: dict[str, type[Section]] = {
     PARAMETERS: EnvironmentParametersSection,
     CURRICULUM: CurriculumSection,
     OPPONENTS: OpponentsSection,
+    TUNE: TuneSection,
 }
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 

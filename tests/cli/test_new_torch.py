@@ -15,7 +15,7 @@ from relaax.cli.app import app
 from support.run import Runs
 
 FOLDER = Path("~/.cache/relaax-torch").expanduser()
-"""Where tests/support/install-torch installs PyTorch. It is not in the environment of the tests, for which it is large."""
+"""Where tests/support/install-torch installs PyTorch, which is too large for the environment of all tests."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.checks("relaax/cli/new", "relaax/algorithm_base", "relaax/server", "tests/support/install-torch"),

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaax.cli.own_command import run_command
 from relaax.configuration import ConfigurationError
 from relaax.files import write_whole
-from relaax.supervision.process import EXIT_REFUSED, ending_with_parent
+from relaax.supervision.process import EXIT_REFUSED
 
 FILE = "suite.json"
 TRAINED = ("target_reached", "max_steps", "max_time", "environments_done")
-_LINES = 10
-_POLL_SECONDS = 0.2
-_KILL_SECONDS = 120.0
-"""Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
 
 
 class JobFailed(Exception):
@@ -188,30 +181,8 @@ class JobRunner:
         return command
 
     def _run_process(self, name: str, *arguments: str) -> tuple[int, str]:
-        """Run a process with its output in NAME.log; return its exit code and the end of the output."""
-        log = self._folder / f"{name}.log"
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "relaax.cli.main", *arguments]),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            code = self._wait(process)
-        return code, "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Return the exit code. When `stopping` is set, terminate the process: a training then writes a checkpoint."""
-        terminated_at: float | None = None
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(_POLL_SECONDS)
-            if self.stopping.is_set() and terminated_at is None:
-                terminated_at = time.monotonic()
-                process.terminate()  # a process that was started in the background ignores SIGINT
-            elif terminated_at is not None and time.monotonic() - terminated_at > _KILL_SECONDS:
-                process.kill()
+        """Run a command with its output in NAME.log; return its exit code and the end of the output."""
+        return run_command(self._folder / f"{name}.log", list(arguments), self.stopping.is_set)
 
     def _fail(self, code: int, output: str) -> None:
         """Raise an error for a process that ended with this code, unless the suite is stopping."""

@@ -1,0 +1,46 @@
+"""Commands of `relaax` that another command runs: their output in a file, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relaax.supervision.process import ending_with_parent
+
+POLL_SECONDS = 0.2
+KILL_SECONDS = 120.0
+"""Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
+_LINES = 10
+
+
+def run_command(log: Path, arguments: list[str], shall_end: Callable[[], bool]) -> tuple[int, str]:
+    """Run `relaax ARGUMENTS` with its output appended to `log`; return its exit code and the end of the output.
+
+    When `shall_end` returns true, the process is terminated: a training then writes a checkpoint.
+    """
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            ending_with_parent([sys.executable, "-m", "relaax.cli.main", *arguments]),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code = _wait(process, shall_end)
+    return code, "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
+
+
+def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool]) -> int:
+    terminated_at: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(POLL_SECONDS)
+        if terminated_at is None and shall_end():
+            terminated_at = time.monotonic()
+            process.terminate()  # a process that was started in the background ignores SIGINT
+        elif terminated_at is not None and time.monotonic() - terminated_at > KILL_SECONDS:
+            process.kill()

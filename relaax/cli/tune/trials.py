@@ -1,0 +1,192 @@
+"""The trials of a study: each is a training in a process of its own, which may be pruned."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax.cli.own_command import run_command
+from relaax.cli.plot import find_curve
+from relaax.cli.tune.space import suggest
+from relaax.configuration import ConfigurationError
+from relaax.configuration.tune_section import SearchRange
+from relaax.supervision.process import EXIT_REFUSED
+
+RETURN, EVALUATION = "episode/mean_return_100", "evaluation/mean_return"
+"""The scalars that can be maximised."""
+_READ_SECONDS = 2.0
+STAGES = 10
+"""Number of times that a trial is compared with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """The settings of all trials.
+
+    config, overrides: as for `relaax run`. steps: of each trial. scalar: what is maximised. seed: of trial 0; each
+    further trial has the next one.
+    """
+
+    config: str
+    overrides: list[str]
+    steps: int
+    scalar: str
+    seed: int
+
+
+class TrialRunner:
+    """A runner of the trials of one study, in several threads.
+
+    `wanted`: number of trials, including those of earlier starts. `report` receives a line for each start and end.
+    After `stopping` is set, no trial starts, and running trainings are terminated with a checkpoint: their trials
+    continue at the next start.
+    """
+
+    def __init__(
+        self,
+        study: Any,
+        space: Mapping[str, SearchRange],
+        settings: TrialSettings,
+        folder: Path,
+        wanted: int,
+        report: Callable[[str], None],
+    ) -> None:
+        self._study, self._space, self._settings = study, space, settings
+        self._folder, self._wanted, self._report = folder, wanted, report
+        self._lock = threading.Lock()
+        self._unfinished = running_trials(study)
+        self.stopping = threading.Event()
+        self.solved: int | None = None
+        """Number of the trial that reached the target of the configuration."""
+        self.refused: ConfigurationError | None = None
+
+    def run(self, at_once: int) -> None:
+        """Run trials until there are enough, or one reaches the target. Raises ConfigurationError if one is refused."""
+        threads = [threading.Thread(target=self._work) for _ in range(at_once)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.refused is not None:
+            raise self.refused
+
+    def _work(self) -> None:
+        try:
+            while (trial := self._next()) is not None:
+                self._train(trial)
+        except ConfigurationError as error:
+            self.refused = error
+            self.stopping.set()
+
+    def _next(self) -> Any:
+        """Return the next trial; None if there are enough."""
+        with self._lock:
+            if self.stopping.is_set() or self.solved is not None:
+                return None
+            if self._unfinished:
+                return self._unfinished.pop(0)
+            if len(self._study.get_trials(deepcopy=False)) >= self._wanted:
+                return None
+            trial = self._study.ask()
+            suggest(trial, self._space)
+            return trial
+
+    def _train(self, trial: Any) -> None:
+        from optuna.trial import TrialState
+
+        run = self._folder / f"trial-{trial.number}"
+        values = ", ".join(
+            f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in trial.params.items()
+        )
+        self._report(f"trial {trial.number}: {values}")
+        pruned, curve = threading.Event(), _Stages(trial, run, self._settings)
+
+        def shall_end() -> bool:
+            if curve.is_worse():
+                pruned.set()
+            return pruned.is_set() or self.stopping.is_set() or self.solved is not None
+
+        code, output = run_command(self._folder / f"trial-{trial.number}.log", self._command(trial, run), shall_end)
+        if code == EXIT_REFUSED:
+            raise ConfigurationError(output)
+        summary = _summary(run)
+        value = curve.last()
+        with self._lock:
+            if summary.get("status") == "target_reached":
+                self.solved = trial.number
+            elif pruned.is_set() or self.solved is not None:
+                self._study.tell(trial, state=TrialState.PRUNED)
+                why = "below the median of the others" if pruned.is_set() else "another trial reached the target"
+                self._report(f"trial {trial.number}: ended early: {why}")
+                return
+            elif self.stopping.is_set():
+                return
+        if code not in (0, 3) or value is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            self._report(f"trial {trial.number}: failed, see {run}.log")
+            return
+        self._study.tell(trial, value)
+        self._report(f"trial {trial.number}: {value:g}")
+
+    def _command(self, trial: Any, run: Path) -> list[str]:
+        settings = self._settings
+        overrides = [*settings.overrides, *(f"{key}={json.dumps(value)}" for key, value in trial.params.items())]
+        command = ["run", settings.config, "--run-dir", str(run), "--seed", str(settings.seed + trial.number)]
+        command += ["--max-steps", str(settings.steps), "--no-progress"]
+        return command + [word for text in overrides for word in ("--set", text)]
+
+
+def running_trials(study: Any) -> list[Any]:
+    """Return the trials that an earlier start has left unfinished."""
+    from optuna.trial import Trial, TrialState
+
+    found = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return [Trial(study, trial._trial_id) for trial in found]
+
+
+class _Stages:
+    """The comparison of a running trial with earlier ones, at equal parts of its steps."""
+
+    def __init__(self, trial: Any, run: Path, settings: TrialSettings) -> None:
+        self._trial, self._settings = trial, settings
+        self._metrics = run / "metrics"
+        self._next_read = time.monotonic() + _READ_SECONDS
+        self._reported = max(trial.study.trials[trial.number].intermediate_values, default=0)
+
+    def is_worse(self) -> bool:
+        """Report new stages, and return whether the trial shall end."""
+        if time.monotonic() < self._next_read:
+            return False
+        length = self._settings.steps / STAGES
+        for step, _, value in self._curve():
+            stage = int(step / length)
+            if stage > self._reported:
+                self._trial.report(value, stage)
+                self._reported = stage
+                if self._trial.should_prune():
+                    return True
+        self._next_read = time.monotonic() + _READ_SECONDS
+        return False
+
+    def last(self) -> float | None:
+        """Return the newest value, or None without values."""
+        curve = self._curve()
+        return curve[-1][2] if curve else None
+
+    def _curve(self) -> list[tuple[int, float, float]]:
+        found = find_curve(self._metrics, self._settings.scalar) if self._metrics.is_dir() else ()
+        return found if isinstance(found, list) else []
+
+
+def _summary(run: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
