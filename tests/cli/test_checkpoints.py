@@ -14,9 +14,14 @@ import pytest
 import safetensors
 from typer.testing import CliRunner, Result
 
+import relaax.policy
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, Lease, LocalStore, StoreError, highest_fence
 from relaax.cli.app import app
 from relaax.cli.checkpoints import catalogue
+from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
+from relaax.policy.game_export import game_file_of
 from support.s3_server import S3Server, keys_file, s3_server
 from support.stores import MemoryStore
 
@@ -343,3 +348,19 @@ def test_target_network_is_copied_but_not_exported(tmp_path: Path) -> None:
     damaged = tmp_path / "from" / made.manifest["parts"]["shard-1"]["key"]
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     assert checkpoints("verify", tmp_path / "from").exit_code == 1
+
+
+def test_export_for_games_is_the_file_of_the_policy(tmp_path: Path) -> None:
+    algorithm = load_algorithm("da3c", bundled_folder("algorithms"))
+    observation, action = Box(shape=(3,)), Discrete(2)
+    config = algorithm.configure({"path": str(algorithm.source), "normalize_rewards": None})
+    described, *_ = parse_fingerprint(fingerprint("da3c", config, observation, action))
+    vector = algorithm.ParameterServer(config, observation, action).initial_parameters(0)
+    shards = [{"part": "shard-0", "start": 0, "end": len(vector)}]
+    manifest = {"fingerprint": described, "configuration": {}, "shards": shards}
+    CheckpointManager(LocalStore(tmp_path / "from")).save(10, {"shard-0": {"parameters": vector}}, manifest)
+    game, file = tmp_path / "policy.rlxp", tmp_path / "policy.safetensors"
+    for target in (game, file):
+        exported = checkpoints("export", tmp_path / "from", target)
+        assert exported.exit_code == 0, exported.output
+    assert game.read_bytes() == game_file_of(relaax.policy.load(file))

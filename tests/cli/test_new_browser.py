@@ -27,7 +27,7 @@ FILES = {
     "game.js",
     "page.js",
     "main.py",
-    *(f"rlx/{name}.js" for name in ("line", "open", "options", "rlx", "space", "tcp", "wire")),
+    *(f"rlx/{name}.js" for name in ("line", "open", "options", "policy", "rlx", "space", "tcp", "wire")),
 }
 PATIENCE = 120.0
 RELOADS = 10
@@ -93,7 +93,7 @@ def wait_for_more_steps(browser: Browser) -> None:
 
 def test_browser_game_is_written(game: Path) -> None:
     written = {path.relative_to(game / "mine").as_posix() for path in (game / "mine").rglob("*") if path.is_file()}
-    assert written == FILES | {"rlx/rlx.d.ts"}
+    assert written == FILES | {"rlx/policy.d.ts", "rlx/rlx.d.ts"}
     texts = [path.read_text("utf-8") for path in game.rglob("*") if path.is_file()]
     assert not [text for text in texts if "orchard" in text]
     config = yaml.safe_load((game / "mine.yaml").read_text("utf-8"))

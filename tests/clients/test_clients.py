@@ -171,7 +171,8 @@ def test_c_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
     language.run(("make", "-s", "install", "DESTDIR={out}", "PREFIX=/opt/rlx"), tmp_path)
     found = (tmp_path / "opt/rlx/lib/pkgconfig/rlx.pc").read_text("utf-8")
     assert "prefix=/opt/rlx\n" in found
-    assert (tmp_path / "opt/rlx/include/rlx.h").read_bytes() == (language.folder / "rlx.h").read_bytes()
+    for header in ("rlx.h", "rlx_policy.h"):
+        assert (tmp_path / "opt/rlx/include" / header).read_bytes() == (language.folder / header).read_bytes()
     version = re.search(r'RLX_VERSION "(.*)"', (language.folder / "rlx.h").read_text("utf-8"))
     assert version is not None
     assert f"Version: {version[1]}\n" in found

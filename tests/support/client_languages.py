@@ -113,7 +113,10 @@ LANGUAGES = {
         Language(
             "javascript",
             ("node",),
-            build=tuple(("node", "--check", file) for file in ("src/rlx.js", "src/tcp.js", "examples/cartpole.js")),
+            build=tuple(
+                ("node", "--check", file)
+                for file in ("src/rlx.js", "src/tcp.js", "src/policy.js", "examples/cartpole.js")
+            ),
             tests=(("node", "--test"),),
             play=("node", "play.js"),
             cartpole=("node", "examples/cartpole.js"),

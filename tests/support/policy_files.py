@@ -19,14 +19,17 @@ from relaax.policy.file import policy_of
 
 
 def write(
-    folder: Path, algorithm: Algorithm, observation: Space, action: Space, **keys: Any
+    folder: Path, algorithm: Algorithm, observation: Space, action: Space, noise: float = 0.3, **keys: Any
 ) -> tuple[Path, AgentBase, FakeParameters]:
-    """Write a policy file with random parameters, and make an agent of 3 environments with the same parameters."""
+    """Write a policy file with random parameters, and make an agent of 3 environments with the same parameters.
+
+    `noise`: standard deviation of the numbers that are added to the initial parameters.
+    """
     config = algorithm.configure({"path": str(algorithm.source), **keys})
     declared = algorithm.ParameterServer(config, observation, action)
     rng = np.random.default_rng(7)
     initial = declared.initial_parameters(0)
-    parameters = (initial + rng.normal(0, 0.3, len(initial))).astype(np.float32)
+    parameters = (initial + rng.normal(0, noise, len(initial))).astype(np.float32)
     statistics = {name: Moments.of(rng.normal(2, 3, (9, size))) for name, size in declared.statistics().items()}
     bridge = FakeParameters(parameters, statistics=declared.statistics())
     bridge.publish(parameters, statistics)

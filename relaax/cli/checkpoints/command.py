@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COMMAND = "relaax checkpoints"
 LIST = "list"
-SUFFIXES = (".safetensors", ".onnx")
+SUFFIXES = (".safetensors", ".onnx", ".rlxp")
 _WIDTH = 130  # without a terminal
 LocationArgument = Annotated[
     str,
@@ -179,10 +179,10 @@ def remove(
 def export(
     location: LocationArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to write, such as pong.safetensors, or pong.onnx.")
+        Path, typer.Argument(metavar="FILE", help="The file to write: pong.safetensors, pong.onnx or pong.rlxp.")
     ],
     algorithm: Annotated[
-        str | None, typer.Option(metavar="PATH", help="For .onnx: the algorithm, if it does not come with RELAAX.")
+        str | None, typer.Option(metavar="PATH", help="For .onnx and .rlxp: the algorithm, if it is not bundled.")
     ] = None,
     checkpoint_id: Annotated[
         str | None, typer.Option("--id", help="Id of the checkpoint; by default the newest.")
@@ -193,11 +193,12 @@ def export(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the parameters to a safetensors or ONNX file.
+    """Write the parameters to a safetensors or ONNX file, or to a file for games in C and JavaScript.
 
     A safetensors file has parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
     `relaax.policy.load(FILE)` returns its policy, which acts without the service. A FILE that ends with .onnx has the
     network and its normalisation, for programs without Python. The page Checkpoints documents its inputs and outputs.
+    A FILE that ends with .rlxp has the same for rlx_policy.h and policy.js, which come with the clients of RLX.
     """
     from relaax.cli.checkpoints import catalogue
     from relaax.policy.file import description_of, policy_of
@@ -213,8 +214,8 @@ def export(
         store = catalogue.open_store(location, aws_keys, aws_endpoint)
         checkpoint = catalogue.load_checkpoint(store, checkpoint_id, best)
         content = policy_of(checkpoint)
-        if file.suffix == ".onnx":
-            content = [_onnx(content, algorithm)]
+        if file.suffix in (".onnx", ".rlxp"):
+            content = [_converted(content, algorithm, file.suffix)]
         try:
             write_whole(file, content)
         except OSError as error:
@@ -227,15 +228,24 @@ def export(
     print(json.dumps(facts, indent=1) if as_json else text)
 
 
-def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:
-    """Return the ONNX model of a policy file's contents. Raises PolicyError, and ModuleNotFoundError without onnx."""
+def _converted(policy: Sequence[memoryview], algorithm: str | None, suffix: str) -> memoryview:
+    """Return a policy file's contents in the format of `suffix`.
+
+    Raises PolicyError, and ModuleNotFoundError if the format is ONNX and the library onnx is not installed.
+    """
     from relaax.policy import load
-    from relaax.policy.onnx_export import onnx_of
 
     with tempfile.TemporaryDirectory(prefix="relaax-export-") as folder:
         file = Path(folder) / "policy.safetensors"
         write_whole(file, policy)
-        return memoryview(onnx_of(load(file, algorithm=algorithm)))
+        loaded = load(file, algorithm=algorithm)
+    if suffix == ".onnx":
+        from relaax.policy.onnx_export import onnx_of
+
+        return memoryview(onnx_of(loaded))
+    from relaax.policy.game_export import game_file_of
+
+    return memoryview(game_file_of(loaded))
 
 
 @contextlib.contextmanager
