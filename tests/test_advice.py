@@ -26,9 +26,9 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 KEY = re.compile(r"\b(relaax-[a-z]+(?:-[a-z]+)*)\.([a-z][a-z0-9_-]*)")
 OTHERS = {
     *("--logdir", "--head", "--resources", "--path", "--frame-skip", "--side", "--vectorization", "--port"),
-    "--action-mask",
+    *("--action-mask", "--index-url"),
 }
-"""Options of TensorBoard, Ray, bundled environment programs and templates."""
+"""Options of TensorBoard, Ray, pip, bundled environment programs and templates."""
 
 
 @functools.cache

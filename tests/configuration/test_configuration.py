@@ -166,14 +166,14 @@ def test_wire_precision_is_refused_without_grpc(file: Path) -> None:
         (
             "",
             "the sections relaax-parameter-server, relaax-replay-server, relaax-rlx-server, relaax-learner, "
-            "relaax-tensorboard, relaax-run, relaax-cluster, environment-parameters, curriculum, opponents, algorithm "
-            "are expected",
+            "relaax-tensorboard, relaax-run, relaax-cluster, environment-parameters, curriculum, opponents, tune, "
+            "algorithm are expected",
         ),
         (
             "- a",
             "the sections relaax-parameter-server, relaax-replay-server, relaax-rlx-server, relaax-learner, "
-            "relaax-tensorboard, relaax-run, relaax-cluster, environment-parameters, curriculum, opponents, algorithm "
-            "are expected",
+            "relaax-tensorboard, relaax-run, relaax-cluster, environment-parameters, curriculum, opponents, tune, "
+            "algorithm are expected",
         ),
         ("algoritm: {}", "unknown section 'algoritm'; did you mean 'algorithm'?"),
         ("relaax-rlx-sever: {}", "unknown section 'relaax-rlx-sever'; did you mean 'relaax-rlx-server'?"),
