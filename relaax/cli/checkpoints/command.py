@@ -193,7 +193,7 @@ def export(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the parameters to a safetensors or ONNX file, or to a file for games in C and JavaScript.
+    """Write the parameters to a safetensors, ONNX or rlxp file.
 
     A safetensors file has parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
     `relaax.policy.load(FILE)` returns its policy, which acts without the service. A FILE that ends with .onnx has the
