@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
@@ -70,3 +72,14 @@ def anonymous_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("relaax"), "w+b")
     return tempfile.TemporaryFile()
+
+
+def move_aside(path: Path) -> Path:
+    """Move a file or folder to a free name beside it, with the time; return the new path. Raises OSError."""
+    stamp, number = time.strftime("%Y%m%d-%H%M%S"), 1
+    aside = path.with_name(f"{path.name}.{stamp}")
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.{stamp}-{number}")
+    shutil.move(path, aside)
+    return aside

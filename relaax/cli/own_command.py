@@ -1,13 +1,17 @@
-"""Commands of `relaax` that another command runs: their output in a file, and their end."""
+"""Commands of `relaax` that another command runs: their output in a file, their results, and their end."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from relaax.supervision.process import ending_with_parent
 
@@ -44,3 +48,25 @@ def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool]) -> in
             process.terminate()  # a process that was started in the background ignores SIGINT
         elif terminated_at is not None and time.monotonic() - terminated_at > KILL_SECONDS:
             process.kill()
+
+
+def stop_on_signals(stopping: threading.Event, sentence: str) -> None:
+    """Set `stopping` at SIGINT, SIGTERM and SIGHUP, and print the sentence at the first. Ignored signals stay so."""
+
+    def stop(*_: object) -> None:
+        if not stopping.is_set():
+            print(sentence, flush=True)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Return the JSON object that a command has written to a file; empty if there is none."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

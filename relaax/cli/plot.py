@@ -215,7 +215,8 @@ def find_curve(folder: Path, scalar: str) -> Curve | tuple[str, ...]:
     names = sorted(events.Tags()["scalars"])
     if scalar not in names:
         below = folder / "evaluation"
-        return find_curve(below, scalar) if below.is_dir() else tuple(names)
+        found = find_curve(below, scalar) if below.is_dir() else ()
+        return found if isinstance(found, list) else (*names, *found)
     values = drop_lost_events(events.Scalars(scalar))
     start = values[0].wall_time
     return [(event.step, event.wall_time - start, event.value) for event in values]

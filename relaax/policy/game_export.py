@@ -4,12 +4,12 @@ The file, little-endian:
 
 - `RLXP`, then three uint32: VERSION, the size of the header, and the CRC-32 of all bytes after these 16.
 - The header, ASCII: lines of words, separated by one space. Integers are decimal. Lines that begin with # are comments.
-- The arrays of float64, then those of float32, in the order of the lines that use them, with all axes in C order.
+- The arrays of float64, then the arrays of float32, in the order of the lines that use them, with all axes in C order.
 
 The lines, in this order:
 
 - `arrays DOUBLES FLOATS`: the counts of float64 and float32.
-- For each leaf of an observation: `observation frames DTYPE COUNT HISTORY` (pixels, of which the network sees HISTORY
+- For each leaf of an observation: `observation frames DTYPE COUNT HISTORY` (pixels; the network sees HISTORY
   frames), `bytes COUNT` (uint8 from 0 to 255), `numbers DTYPE COUNT`, `choices START N...` (int64, each as one-hot), or
   `mask DTYPE COUNT` (the action mask).
 - `inputs plain COUNT` or `inputs normalized COUNT`: value 0, which concatenates frames, scaled to 0..1, and then the

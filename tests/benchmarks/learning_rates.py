@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from rows import Rows, study_page, write_tables
-from training_runs import ROOT, Trained, Training, train_all
+from training_runs import NO_TARGETS, ROOT, Trained, Training, train_all
 from workers import METHODS
 
 NAME = "value-learning-rates"
@@ -68,18 +69,34 @@ def draw(path: Path, rows: Rows) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None, steps: int, seed: int) -> argparse.ArgumentParser:
+    """Return the parser of a study of rates, with its default steps and seed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods to train (all)")
     parser.add_argument("--rates", type=int, default=10, help="number of rates (%(default)s)")
     parser.add_argument("--least", type=float, default=1e-4, help="the lowest rate (%(default)g)")
     parser.add_argument("--most", type=float, default=1e-2, help="the highest rate (%(default)g)")
-    parser.add_argument("--steps", type=int, default=150_000, help="environment steps of a training (%(default)s)")
+    parser.add_argument("--steps", type=int, default=steps, help="environment steps of a training (%(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=400, help="seed of the first training and of the rates (%(default)s)"
+        "--seed", type=int, default=seed, help="seed of the first training and of the rates (%(default)s)"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def train_at_rates(rows: Rows, runs: Sequence[tuple[str, int, float, Training]], log: Path) -> None:
+    """Run trainings, given as part, case, rate and training, and add rate, score and steps of each to the rows."""
+
+    def done(index: int, outcome: Trained) -> None:
+        part, case, rate, _ = runs[index]
+        assert outcome.score is not None
+        rows.add(part, case, 1, {"rate": rate, "score": outcome.score, "steps": outcome.summary["env_steps"]})
+
+    train_all([(f"{part} at {rate:g}", training) for part, _, rate, training in runs], 1.0, done, log)
+
+
+def main(arguments: list[str]) -> int:
+    options = parser_of(__doc__, steps=150_000, seed=400).parse_args(arguments)
     rows = Rows(options.output / f"{NAME}.csv")
     runs: list[tuple[str, int, float, Training]] = []
     for index, rate in enumerate(rates(options)):
@@ -87,9 +104,7 @@ def main(arguments: list[str]) -> int:
             if rows.has(method, index, 1):
                 continue
             settings: dict[str, Any] = {
-                "run.target_return": None,
-                "run.target_evaluation": None,
-                "run.eval_every": None,
+                **NO_TARGETS,
                 "algorithm.initial_learning_rate": rate,
                 "algorithm.max_global_step": options.steps,
             }
@@ -97,13 +112,7 @@ def main(arguments: list[str]) -> int:
             training = Training(config, ["--seed", options.seed + index], settings, load=0.5, episodes=30)
             runs.append((method, index, rate, training))
 
-    def done(index: int, outcome: Trained) -> None:
-        method, case, rate, _ = runs[index]
-        assert outcome.score is not None
-        rows.add(method, case, 1, {"rate": rate, "score": outcome.score, "steps": outcome.summary["env_steps"]})
-
-    titles = [(f"{method} at {rate:g}", training) for method, _, rate, training in runs]
-    train_all(titles, 1.0, done, options.output / f"{NAME}.log")
+    train_at_rates(rows, runs, options.output / f"{NAME}.log")
     write_tables(study_page(options.output, "value"), NAME, table(rows))
     draw(options.output / f"{NAME}.png", rows)
     return 0

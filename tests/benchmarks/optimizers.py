@@ -11,7 +11,6 @@ is in the CSV is not repeated.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from learning_rates import rates
+from learning_rates import parser_of, rates, train_at_rates
 from rows import Rows, study_page, write_tables
-from training_runs import ROOT, Trained, Training, train_all
+from training_runs import NO_TARGETS, ROOT, Training
 from workers import METHODS
 
 NAME = "optimizers"
@@ -36,9 +35,7 @@ BASE = ROOT / "config" / "n_step_q_minatar_breakout.yaml"
 def training(method: str, optimizer: str, rate: float, seed: int, steps: int) -> Training:
     """Return a training of `steps` steps with a rate, evaluated at the end."""
     settings: dict[str, Any] = {
-        "run.target_return": None,
-        "run.target_evaluation": None,
-        "run.eval_every": None,
+        **NO_TARGETS,
         "algorithm.optimizer": optimizer,
         "algorithm.initial_learning_rate": rate,
         "algorithm.max_global_step": steps,
@@ -92,17 +89,7 @@ def draw(path: Path, rows: Rows) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods to train (all)")
-    parser.add_argument("--rates", type=int, default=10, help="number of rates (%(default)s)")
-    parser.add_argument("--least", type=float, default=1e-4, help="the lowest rate (%(default)g)")
-    parser.add_argument("--most", type=float, default=1e-2, help="the highest rate (%(default)g)")
-    parser.add_argument("--steps", type=int, default=300_000, help="environment steps of a training (%(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=800, help="seed of the rates; later ones of trainings (%(default)s)"
-    )
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
-    options = parser.parse_args(arguments)
+    options = parser_of(__doc__, steps=300_000, seed=800).parse_args(arguments)
     rows = Rows(options.output / f"{NAME}.csv")
     runs: list[tuple[str, int, float, Training]] = []
     for index, rate in enumerate(rates(options)):
@@ -113,13 +100,7 @@ def main(arguments: list[str]) -> int:
                     made = training(method, optimizer, rate, options.seed + index, options.steps)
                     runs.append((part, index, rate, made))
 
-    def done(index: int, outcome: Trained) -> None:
-        part, case, rate, _ = runs[index]
-        assert outcome.score is not None
-        rows.add(part, case, 1, {"rate": rate, "score": outcome.score, "steps": outcome.summary["env_steps"]})
-
-    titles = [(f"{part} at {rate:g}", made) for part, _, rate, made in runs]
-    train_all(titles, 1.0, done, options.output / f"{NAME}.log")
+    train_at_rates(rows, runs, options.output / f"{NAME}.log")
     write_tables(study_page(options.output, "papers"), NAME, table(rows))
     draw(options.output / f"{NAME}.png", rows)
     return 0

@@ -23,6 +23,8 @@ from relaax.policy import Policy, load
 from relaax.policy.file import policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_TARGETS: Mapping[str, Any] = {"run.target_return": None, "run.target_evaluation": None, "run.eval_every": None}
+"""Keys of a training that ends after its steps, whatever it reaches, and is not evaluated meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from minatar.gym import register_envs
 from rows import Rows, study_page, write_tables
-from training_runs import ROOT, Trained, Training, train_all
+from training_runs import NO_TARGETS, ROOT, Trained, Training, train_all
 
 METHODS = {"async_q": "one-step Q", "async_sarsa": "one-step Sarsa", "n_step_q": "n-step Q", "da3c": "A3C"}
 PAPER = {"async_q": (1, 3.0, 6.3, 13.3, 24.1), "async_sarsa": (1, 2.8, 5.9, 13.1, 22.1)}
@@ -76,9 +76,7 @@ def training(name: str, method: str, workers: int, seed: int, steps_per_second: 
     game = GAMES[name]
     wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
     settings: dict[str, Any] = {
-        "run.target_return": None,
-        "run.target_evaluation": None,
-        "run.eval_every": None,
+        **NO_TARGETS,
         "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
         "run.checkpoint_interval": game.checkpoint_steps / (workers * game.rate),
         "relaax-parameter-server.checkpoints-kept": 1000,

@@ -22,11 +22,11 @@ RELAAX = str(Path(sys.executable).with_name("relaax"))
 CARTPOLE = "da3c_gym_cartpole"
 
 
-def configuration_with(folder: Path, section: str, head: str = "") -> str:
+def configuration_with(folder: Path, section: str) -> str:
     """Write CartPole's configuration with a section `tune`; return its path."""
     text = (Path(__file__).parents[2] / "config" / f"{CARTPOLE}.yaml").read_text("utf-8")
     path = folder / "mine.yaml"
-    path.write_text(f"{text.replace('../algorithms/da3c', 'da3c')}\ntune:\n  {section}\n{head}", "utf-8")
+    path.write_text(f"{text.replace('../algorithms/da3c', 'da3c')}\ntune:\n  {section}\n", "utf-8")
     return str(path)
 
 
@@ -96,19 +96,8 @@ def trials(folder: Path) -> list[Any]:
 @pytest.mark.timeout(900)
 def test_killed_study_is_resumed_without_a_lost_trial(tmp_path: Path, short: bool) -> None:
     count = 3 if short else 5
-    arguments = [
-        RELAAX,
-        "tune",
-        CARTPOLE,
-        "--trials",
-        str(count),
-        "--max-steps",
-        "6000",
-        "--dir",
-        "study",
-        "--jobs",
-        "1",
-    ]
+    arguments = [RELAAX, "tune", CARTPOLE, "--dir", "study", "--jobs", "1", "--trials", str(count)]
+    arguments += ["--max-steps", "6000"]
     arguments += ["--set", "algorithm.initial_learning_rate=1e-5", "--set", "run.target_return=null"]
     arguments += ["--set", "run.clients=2", "--set", "run.checkpoint_interval=1"]
     with (tmp_path / "first.log").open("w") as log:

@@ -179,7 +179,7 @@ def describe_machine() -> dict[str, Any]:
     """Return hardware, versions and load. Takes a second, to measure the processor's load."""
     return {
         "cores": cores(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "memory_mb": round(total_memory() / MEGABYTE),
         "memory_available_mb": round(available_memory() / MEGABYTE),
         "system": platform.platform(),
@@ -201,7 +201,8 @@ def busy_machine(machine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return the name of the processor, as the system shows it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

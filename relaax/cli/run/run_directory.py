@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import relaax_roles
 from relaax.configuration.yaml_file import read_yaml
-from relaax.files import write_whole
+from relaax.files import move_aside, write_whole
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (
@@ -187,15 +186,8 @@ class RunDirectory:
             )
 
     def _move_aside(self) -> Path:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        aside = self.path.with_name(f"{self.path.name}.{stamp}")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = self.path.with_name(f"{self.path.name}.{stamp}-{number}")
         self.close()
-        shutil.move(self.path, aside)
-        return aside
+        return move_aside(self.path)
 
     def effective_configuration(self, plan: Plan) -> Configuration:
         """Return the plan's configuration with the keys that a run sets itself, marked in `origins`."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-import shutil
-import signal
+import shlex
+import sys
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from relaax.cli import completion
 from relaax.cli.options import OverridesOption, cores
+from relaax.cli.own_command import stop_on_signals
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr, print_error
+from relaax.files import move_aside, write_whole
 
 if TYPE_CHECKING:
     from relaax.cli.suite.jobs import SuiteRecord
@@ -94,9 +97,7 @@ def suite(
             )
         place = folder or Path("runs") / f"suite-{Path(config).stem}"
         if fresh and place.exists():
-            aside = place.with_name(f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-            shutil.move(place, aside)
-            print(f"the previous suite is now {aside}")
+            print(f"the previous suite is now {move_aside(place)}")
         place.mkdir(parents=True, exist_ok=True)
         record = open_record(place, wanted)
         at_once = jobs or max(1, cores() // plan.run.clients)
@@ -122,36 +123,26 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
         done = sum(job.result is not None for job in record.jobs.values())
         print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
 
-    def stop(*_: object) -> None:
-        if not runner.stopping.is_set():
-            print("stopping the running jobs; the same command resumes them", flush=True)
-        interrupted.append(True)
-        runner.stopping.set()
-
     runner = JobRunner(record, folder, share, report)
-    interrupted: list[bool] = []
     names = list(record.plan.names())
     remaining = [name for name in names if record.jobs[name].result is None]
     print(
         f"{len(names)} trainings, {len(remaining)} remaining, {at_once} at a time; logs and results in {folder}",
         flush=True,
     )
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
+    stop_on_signals(runner.stopping, "stopping the running jobs; the same command resumes them")
     record.save()
     failures = runner.run(remaining, at_once)
     for failure in failures:
         print_error("relaax suite", failure)
     _tabulate(record, folder)
-    return 130 if interrupted else 1 if failures else 0
+    return 130 if runner.stopping.is_set() else 1 if failures else 0
 
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
     """Write the page, the tables and the curves of the results so far, and print the page."""
     from relaax.cli.suite.curves import write_curves
     from relaax.evaluation.report import score_tables
-    from relaax.files import write_whole
 
     runs: dict[str, list[Path]] = {}
     results: dict[str, dict[int, Any]] = {}
@@ -174,16 +165,11 @@ def _tabulate(record: SuiteRecord, folder: Path) -> None:
 
 def _what_it_took(record: SuiteRecord) -> str:
     """Return the section of the page with steps, hours and machine of the finished trainings, and the command."""
-    import shlex
-    import sys
+    from relaax.cli.bench.results import processor_name
 
-    from relaax.cli.bench.results import describe_machine
-
-    done = [job for job in record.jobs.values() if job.result is not None]
-    hours = sum(job.seconds for job in done) / 3600
-    steps = sum(job.result["global_step"] for job in done if job.result)
-    machine = describe_machine()
+    steps = [job.result["global_step"] for job in record.jobs.values() if job.result is not None]
+    hours = sum(job.seconds for job in record.jobs.values() if job.result is not None) / 3600
     return (
-        f"## What it took\n\n{len(done)} trainings of {steps / len(done):,.0f} steps, {hours:.1f} hours in all, on "
-        f"{machine['cores']} cores ({machine['processor']}).\n\n    {shlex.join(['relaax', *sys.argv[1:]])}\n"
+        f"## What it took\n\n{len(steps)} trainings of {fmean(steps):,.0f} steps, {hours:.1f} hours in all, on "
+        f"{cores()} cores ({processor_name()}).\n\n    {shlex.join(['relaax', *sys.argv[1:]])}\n"
     )

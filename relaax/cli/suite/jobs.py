@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.own_command import run_command
+from relaax.cli.own_command import read_result, run_command
 from relaax.configuration import ConfigurationError
 from relaax.files import write_whole
 from relaax.supervision.process import EXIT_REFUSED
@@ -164,7 +164,7 @@ class JobRunner:
                 self._fail(code, output)
                 return
             with self._lock:
-                job.result = _read(file)
+                job.result = read_result(file)
                 self._record.save()
             self._report(f"{name}: mean return {job.result['mean']:g} of {job.result['episodes']} episodes")
 
@@ -194,12 +194,4 @@ class JobRunner:
 
     def _count(self, name: str, run: Path) -> None:
         with self._lock:
-            self._record.count_summary(name, _read(run / "summary.json"))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
+            self._record.count_summary(name, read_result(run / "summary.json"))

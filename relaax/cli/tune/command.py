@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import shutil
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,10 +14,12 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.options import OverridesOption, cores
+from relaax.cli.own_command import stop_on_signals
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.configuration.tune_section import TUNE, SearchRange
 from relaax.console import log_to_stderr
+from relaax.files import move_aside, write_whole
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -35,7 +35,7 @@ def tune(
             help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.",
         ),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="Number of trials, including those of earlier starts.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials; earlier starts count.")] = 20,
     max_steps: Annotated[
         float | None, typer.Option(help="Environment steps of each trial; by default max_global_step.")
     ] = None,
@@ -89,9 +89,7 @@ def tune(
             check.wait()
         place = folder or Path("runs") / f"tune-{Path(config).stem}"
         if fresh and place.exists():
-            aside = place.with_name(f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-            shutil.move(place, aside)
-            print(f"the previous study is now {aside}")
+            print(f"the previous study is now {move_aside(place)}")
         place.mkdir(parents=True, exist_ok=True)
         steps = min(int(max_steps or 2**63), plan.max_steps)
         at_once = jobs or max(1, cores() // plan.run.clients)
@@ -160,17 +158,7 @@ def _search(
 
     scalar = EVALUATION if plan.run.eval_every is not None else RETURN
     runner = TrialRunner(study, space, TrialSettings(config, overrides, steps, scalar, seed), folder, trials, report)
-    interrupted: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        if not interrupted:
-            print("stopping the running trials; the same command continues them", flush=True)
-        interrupted.append(number)
-        runner.stopping.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
+    stop_on_signals(runner.stopping, "stopping the running trials; the same command continues them")
     done = len(study.get_trials(deepcopy=False))
     print(
         f"{trials} trials of {steps:,} steps, {done} begun before, {at_once} at a time; {', '.join(space)}", flush=True
@@ -178,12 +166,12 @@ def _search(
     runner.run(at_once)
     _print_trials(study)
     if not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
-        return 130 if interrupted else 1
+        return 130 if runner.stopping.is_set() else 1
     best = study.best_trial
     values = [f"{key}={json.dumps(value)}" for key, value in best.params.items()]
     write_best(folder / "best.yaml", make_plan(config, [*overrides, *values]))
     print(f"best: trial {best.number}, {best.value:g}; relaax run {folder / 'best.yaml'} trains with its values")
-    return 130 if interrupted else 0
+    return 130 if runner.stopping.is_set() else 0
 
 
 def _print_trials(study: Any) -> None:
@@ -209,7 +197,6 @@ def write_best(path: Path, plan: Plan) -> None:
     import yaml
 
     from relaax.bundled import bundled_folder
-    from relaax.files import write_whole
 
     configuration = plan.configuration
     everything = configuration.as_dict()

@@ -6,11 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.own_command import run_command
+from relaax.cli.own_command import read_result, run_command
 from relaax.cli.plot import find_curve
 from relaax.cli.tune.space import suggest
 from relaax.configuration import ConfigurationError
@@ -20,6 +21,8 @@ from relaax.supervision.process import EXIT_REFUSED
 RETURN, EVALUATION = "episode/mean_return_100", "evaluation/mean_return"
 """The scalars that can be maximised."""
 _READ_SECONDS = 2.0
+_READ_SHARE = 0.05
+"""Largest share of its time that a thread spends on reading the curve of its trial, which is read whole each time."""
 STAGES = 10
 """Number of times that a trial is compared with others."""
 
@@ -42,7 +45,7 @@ class TrialSettings:
 class TrialRunner:
     """A runner of the trials of one study, in several threads.
 
-    `wanted`: number of trials, including those of earlier starts. `report` receives a line for each start and end.
+    `wanted`: number of trials; earlier starts count. `report` receives a line for each start and end.
     After `stopping` is set, no trial starts, and running trainings are terminated with a checkpoint: their trials
     continue at the next start.
     """
@@ -63,25 +66,21 @@ class TrialRunner:
         self.stopping = threading.Event()
         self.solved: int | None = None
         """Number of the trial that reached the target of the configuration."""
-        self.refused: ConfigurationError | None = None
 
     def run(self, at_once: int) -> None:
         """Run trials until there are enough, or one reaches the target. Raises ConfigurationError if one is refused."""
-        threads = [threading.Thread(target=self._work) for _ in range(at_once)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self.refused is not None:
-            raise self.refused
+        with ThreadPoolExecutor(at_once) as pool:
+            working = [pool.submit(self._work) for _ in range(at_once)]
+        for one in working:
+            one.result()
 
     def _work(self) -> None:
         try:
             while (trial := self._next()) is not None:
                 self._train(trial)
-        except ConfigurationError as error:
-            self.refused = error
+        except BaseException:
             self.stopping.set()
+            raise
 
     def _next(self) -> Any:
         """Return the next trial; None if there are enough."""
@@ -115,10 +114,9 @@ class TrialRunner:
         code, output = run_command(self._folder / f"trial-{trial.number}.log", self._command(trial, run), shall_end)
         if code == EXIT_REFUSED:
             raise ConfigurationError(output)
-        summary = _summary(run)
         value = curve.last()
         with self._lock:
-            if summary.get("status") == "target_reached":
+            if read_result(run / "summary.json").get("status") == "target_reached":
                 self.solved = trial.number
             elif pruned.is_set() or self.solved is not None:
                 self._study.tell(trial, state=TrialState.PRUNED)
@@ -161,7 +159,7 @@ class _Stages:
 
     def is_worse(self) -> bool:
         """Report new stages, and return whether the trial shall end."""
-        if time.monotonic() < self._next_read:
+        if (began := time.monotonic()) < self._next_read:
             return False
         length = self._settings.steps / STAGES
         for step, _, value in self._curve():
@@ -171,7 +169,8 @@ class _Stages:
                 self._reported = stage
                 if self._trial.should_prune():
                     return True
-        self._next_read = time.monotonic() + _READ_SECONDS
+        ended = time.monotonic()
+        self._next_read = ended + max(_READ_SECONDS, (ended - began) / _READ_SHARE)
         return False
 
     def last(self) -> float | None:
@@ -182,11 +181,3 @@ class _Stages:
     def _curve(self) -> list[tuple[int, float, float]]:
         found = find_curve(self._metrics, self._settings.scalar) if self._metrics.is_dir() else ()
         return found if isinstance(found, list) else []
-
-
-def _summary(run: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
