@@ -17,9 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relaax.configuration import without_variables
-from relaax.configuration.layers import SECRETS
-
 _log = logging.getLogger(__name__)
 
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
@@ -61,6 +58,8 @@ def ending_with_parent(command: Sequence[str]) -> list[str]:
 
 def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     """Return the environment variables for a process. `secrets` replace the tokens of this process; None keeps them."""
+    from relaax.configuration.layers import SECRETS, without_variables  # slow, and completion loads this module
+
     inherited = without_variables(os.environ)
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}

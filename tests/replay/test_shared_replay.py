@@ -190,7 +190,9 @@ def test_insert_without_an_answer_is_stored_once_by_grpc(
             client.writers[0].insert(Insertion(columns, None, frames[: last + 1]))
         writer_of(client).finish(30.0)
         table = table_of(shard)
-        assert (lost, table.size, table.totals.duplicates, client.lost) == ([1], 5, int(arrived), 0)
+        assert (lost, table.size, client.lost) == ([1], 5, 0)
+        # Answers that the broken connection still carried can be lost with it.
+        assert int(arrived) <= table.totals.duplicates <= before + int(arrived)
         for number, stack in zip(*drawn(client, 60).columns.values(), strict=True):
             np.testing.assert_array_equal(stack[..., 1], frames[number, ..., 0])
 
