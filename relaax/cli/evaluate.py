@@ -19,7 +19,7 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli import completion
 from relaax.cli.options import EndpointOption, NoProgressOption, OverridesOption, cores
 from relaax.cli.reporting import exit_on_errors
-from relaax.configuration import ConfigurationError, unknown
+from relaax.configuration import ConfigurationError, find_configuration, unknown
 from relaax.console import log_to_stderr
 
 if TYPE_CHECKING:
@@ -293,11 +293,13 @@ class _Request:
         plan = None
         if not location.startswith("s3://") and not path.is_dir():  # a configuration
             plan = self._plan(self.config or location)
-            path = self.run_dir or Path("runs") / plan.name
+            path = wanted = self.run_dir or Path("runs") / plan.name
+            if self.run_dir is None and not wanted.is_dir():  # --set names another environment than that of the run
+                path = Path("runs") / find_configuration(self.config or self.name).stem
             location = str(path)
             if not self.random and not path.is_dir():
                 raise ConfigurationError(
-                    f"there is no run of {plan.name} in {path}: train with `relaax run {self.name}`, or name a run "
+                    f"there is no run of {plan.name} in {wanted}: train with `relaax run {self.name}`, or name a run "
                     "directory, a location of checkpoints or a .safetensors file; --random needs no run"
                 )
         if self.random:

@@ -56,7 +56,7 @@ WORKERS = (1, 2, 4, 8, 16)
 ACTORS, CLIENTS = 8, 2
 """Connections of one environment, and their client processes."""
 INFERENCE = ("worker", "shared")
-BOXING, PONG = "da3c_ale_boxing", "apex_ale_pong"
+BOXING, PONG = "da3c_ale_boxing", "apex_ale"
 ENVIRONMENTS = 8
 """Environments of each connection."""
 CAPACITY = 50_000

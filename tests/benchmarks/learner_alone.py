@@ -215,7 +215,7 @@ def table(rows: Rows) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="apex_ale_pong", help="name of a configuration (%(default)s)")
+    parser.add_argument("--config", default="apex_ale", help="name of a configuration (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a window (%(default)s)")
     parser.add_argument("--learning-starts", type=int, default=2000, help="transitions before learning (%(default)s)")

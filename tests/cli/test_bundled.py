@@ -22,16 +22,15 @@ from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
 TORCS = "da3c_torcs"
-LAB = "da3c_lab_demo"  # must be built from source, with tools that test machines lack
 ALWAYS = (
     *("da3c_ale_boxing", "da3c_lstm_cartpole", "da3c_minatar_breakout", "da3cc_gym_pendulum", "n_step_q_gym_cartpole"),
     *("async_q_gym_cartpole", "async_sarsa_ale_pong", "gorila_gym_cartpole", "gorila_distributed_gym_cartpole"),
-    *("apex_gym_cartpole", "apex_ale_boxing", "da3c_shooter"),
+    *("apex_gym_cartpole", "apex_ale", "da3c_shooter"),
 )
 """Configurations that every machine can run: each algorithm, network and family at least once."""
 TRAINED = {*ALWAYS, "async_sarsa_gym_cartpole"} - {
     "da3c_minatar_breakout",
-    "apex_ale_boxing",
+    "apex_ale",
     "async_sarsa_ale_pong",
     "da3c_shooter",
 }
@@ -51,7 +50,6 @@ def test_each_configuration_has_a_procfile() -> None:
             "da3c_lstm_cartpole",
             "da3c_lstm_boxing",
             "da3c_lstm_pong",
-            "da3c_lab_demo",
         ),
         *("da3cc_gym_pendulum", "da3cc_gym_walker", "da3cc_gym_hopper"),
         *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
@@ -59,7 +57,7 @@ def test_each_configuration_has_a_procfile() -> None:
         *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
         *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test", "da3c_torcs", "da3c_shooter"),
         *("gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "gorila_gym_lunarlander", "gorila_ale_pong"),
-        *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale_pong", "apex_ale_boxing"),
+        *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale", "da3c_ale"),
     }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()
@@ -108,8 +106,8 @@ def test_folders_are_named_after_the_configuration(name: str) -> None:
 
 
 def playable(name: str) -> Any:
-    """Return a test parameter, marked slow unless the configuration is in ALWAYS or needs DeepMind Lab."""
-    if name in ALWAYS or name == LAB:
+    """Return a test parameter, marked slow unless the configuration is in ALWAYS."""
+    if name in ALWAYS:
         return name
     family = make_plan(name, []).run.environment
     files = (f"config/{name}.yaml", f"environments/{family}", "relaax/client", "relaax/algorithm_base")
@@ -122,13 +120,10 @@ def test_algorithm_accepts_its_configuration_and_environment(name: str) -> None:
     plan = make_plan(name, ["run.envs_per_client=2"] if name in ALWAYS else [])
     algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
     config = validate_section(algorithm.Config, plan.configuration.algorithm, "algorithm")
-    if name == LAB:
-        spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(6)
-    else:
-        require(plan.run.environment)
-        hello = hello_of(plan)
-        assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
-        spaces = hello.observation_space, hello.action_space
+    require(plan.run.environment)
+    hello = hello_of(plan)
+    assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
+    spaces = hello.observation_space, hello.action_space
     assert algorithm.Agent.refusal(config, *spaces) is None
     assert size_mismatch(config, *spaces) is None
 
@@ -159,7 +154,9 @@ def trainable(name: str) -> Any:
 @without_lab
 @pytest.mark.slow
 def test_run_without_deepmind_lab_names_the_way_out(runs: Runs) -> None:
-    run = runs.start("--no-progress", config=LAB)
+    lab = ("run.environment=DeepMind_Lab", "run.name=nav_maze_static_01", "run.arguments=[]")
+    overrides = [word for key in lab for word in ("--set", key)]
+    run = runs.start("--no-progress", *overrides, config="da3c_miniworld_maze")
     assert run.running.wait(150) == 2, run.running.report()
     assert "this Python has no deepmind_lab" in run.running.stderr
     assert "bazel build" in run.running.stderr
@@ -169,7 +166,7 @@ def test_run_without_deepmind_lab_names_the_way_out(runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # one configuration downloads its game
-@pytest.mark.parametrize("name", [trainable(name) for name in CONFIGURATIONS if name != LAB])
+@pytest.mark.parametrize("name", [trainable(name) for name in CONFIGURATIONS])
 def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     require(make_plan(name, []).run.environment)
     steps = 500 if short else 1500

@@ -120,6 +120,18 @@ def test_newest_checkpoint_is_played_greedily_by_default(place: Path) -> None:
     assert "human_normalized" not in newest
 
 
+def test_run_of_the_named_environment_is_preferred(place: Path, tmp_path: Path) -> None:
+    """Without such a run, the run in the environment of the file plays in the named one."""
+    shutil.copytree(place, tmp_path / "place")
+    place = tmp_path / "place"
+    options = ("poles.yaml", "--set", "run.name=CartPole-v0", "--episodes", "1", "--jobs", "1")
+    assert evaluate(*options, cwd=place)["environment"] == "CartPole-v0"
+    other = place / "runs" / "poles-CartPole-v0"
+    shutil.copytree(place / "runs" / "poles", other)
+    shutil.rmtree(other / "checkpoints" / "00000002-240")
+    assert evaluate(*options, cwd=place)["checkpoint"] == "00000001-120"
+
+
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/cli/run")
 def test_run_is_evaluated_with_its_own_overrides(place: Path, tmp_path: Path) -> None:

@@ -24,6 +24,15 @@ def test_every_bundled_configuration_can_be_run(name: str) -> None:
     assert plan.algorithm.exists()
 
 
+def test_environment_from_elsewhere_is_part_of_the_run_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert make_plan("da3c_ale_pong", ["run.name=seaquest"]).name == "da3c_ale_pong-seaquest"
+    assert make_plan(CARTPOLE, ["run.name=my_game:Pole-v0"]).name == "da3c_gym_cartpole-my_game_Pole-v0"
+    (tmp_path / "any.yaml").write_text("relaax-run: {environment: ALE}\nalgorithm: {path: da3c}\n")
+    assert make_plan(str(tmp_path / "any.yaml"), ["run.name=pong"]).name == "any-pong"
+    monkeypatch.setenv("RELAAX_RUN__NAME", "qbert")
+    assert make_plan("da3c_ale_pong", []).name == "da3c_ale_pong-qbert"
+
+
 def test_client_command_names_environment_and_unique_seed() -> None:
     plan = make_plan(CARTPOLE, ["run.envs_per_client=3", "algorithm.seed=2", "run.arguments=[--steps, '9']"])
     commands = [plan.client_command("localhost:7", index) for index in range(3)]
@@ -95,7 +104,7 @@ def test_own_program_gets_only_the_given_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["kwargs={a: 1}", "wrappers=[ClipReward]", "register=a:b"])
-@pytest.mark.parametrize("config", ["da3c_ale_pong", "da3c_lab_demo"])
+@pytest.mark.parametrize("config", ["da3c_ale_pong", "da3c_vizdoom_my_way_home"])
 def test_gymnasium_keys_are_refused_for_other_programs(config: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is only for gymnasium environments \(OpenAI_Gym\); .* relaax-run\."):
         make_plan(config, [f"run.{key}"])

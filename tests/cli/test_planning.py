@@ -90,7 +90,7 @@ def test_too_few_machines_are_reported() -> None:
 
 def test_replay_memory_needs_servers_and_learners() -> None:
     found = plan_as_json(
-        *("apex_ale_pong", "--environments", "16", "--rate", "15", "--machines", "1", "--cores", "64"),
+        *("apex_ale", "--environments", "16", "--rate", "15", "--machines", "1", "--cores", "64"),
         *("--observation", "84x84", "--measured", str(RECORDED)),
     )
     parts = {part["name"]: part for part in found["parts"]}

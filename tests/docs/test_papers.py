@@ -64,16 +64,6 @@ def test_comment_gives_updates_per_target_interval(name: str) -> None:
     assert f"{papers:,}" in comment
 
 
-def test_lab_configuration_has_settings_of_maze() -> None:
-    lab, maze = (
-        load_configuration(CONFIGURATIONS / f"{name}.yaml").algorithm
-        for name in ("da3c_lab_demo", "da3c_miniworld_maze")
-    )
-    keys = ("optimizer", "initial_learning_rate", "gae_lambda", "value_loss_weight", "entropy_beta", "lstm", "Adam")
-    assert {key: lab[key] for key in keys} == {key: maze[key] for key in keys}
-    assert "RMSProp" not in lab  # it did not learn in the study `atari`, with 1e-3 and epsilon 4e-3
-
-
 def test_pages_state_random_actions_of_published_dqn_scores() -> None:
     for path in (ROOT / "docs" / "evaluation.md", study("atari"), study("replay")):
         assert "5 % of the actions random" in path.read_text("utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,9 +178,21 @@ def check_managed_keys(configuration: Configuration, here: bool = True) -> None:
 
 
 def plan_of(config: str, configuration: Configuration) -> Plan:
-    """Return the plan of a configuration. Raises ConfigurationError."""
+    """Return the plan of a configuration. Raises ConfigurationError.
+
+    The run has the name of the file. If the file does not choose the environment, the environment's name follows, as
+    in da3c_ale-seaquest: one configuration can train many games.
+    """
     path = find_configuration(config)
-    return build_plan(path.stem, str(path), configuration)
+    name, environment = path.stem, configuration.run.name
+    if environment is not None and configuration.origins.get(("relaax-run", "name")) != path.name:
+        name += f"-{in_run_name(environment)}"
+    return build_plan(name, str(path), configuration)
+
+
+def in_run_name(environment: str) -> str:
+    """Return an environment's name as part of a run's name: only letters, digits, dots and dashes, with _ between."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", environment).strip("_.")
 
 
 def build_plan(name: str, source: str, configuration: Configuration) -> Plan:

@@ -22,7 +22,7 @@ from relaax.bundled import (
     bundled_folder,
     bundled_names,
 )
-from relaax.cli.run.plan import Plan, build_plan, check_managed_keys, find_program
+from relaax.cli.run.plan import Plan, build_plan, check_managed_keys, find_program, in_run_name
 from relaax.configuration import ConfigurationError, assemble_configuration, format_configuration, nearest, overrides_of
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
@@ -213,4 +213,4 @@ def _run_name(algorithm: str, text: str, named: NamedEnvironment) -> str:
     """Return the name of the run and of its folder."""
     is_id = named.program in bundled_names("environments") and " " not in text.strip()
     task = text if is_id else named.name
-    return f"{algorithm}_{re.sub(r'[^A-Za-z0-9.-]+', '_', task).strip('_.')}"
+    return f"{algorithm}_{in_run_name(task)}"

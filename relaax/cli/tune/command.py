@@ -87,7 +87,7 @@ def tune(
         _check(space, config, set_ or [])
         with EnvironmentCheck(plan) as check:
             check.wait()
-        place = folder or Path("runs") / f"tune-{Path(config).stem}"
+        place = folder or Path("runs") / f"tune-{plan.name}"
         if fresh and place.exists():
             print(f"the previous study is now {move_aside(place)}")
         place.mkdir(parents=True, exist_ok=True)

@@ -47,8 +47,7 @@ def test_smaller_images_and_vectors_have_the_common_network(space: Box) -> None:
     ("name", "heads"),
     [
         ("gorila_ale_pong", (9 * 9 * 32 * 256 + 256) + (256 * 6 + 6)),
-        ("apex_ale_pong", 2 * (9 * 9 * 32 * 256 + 256) + (256 * 1 + 1) + (256 * 6 + 6)),
-        ("apex_ale_boxing", 2 * (9 * 9 * 32 * 256 + 256) + (256 * 1 + 1) + (256 * 6 + 6)),
+        ("apex_ale", 2 * (9 * 9 * 32 * 256 + 256) + (256 * 1 + 1) + (256 * 6 + 6)),
     ],
 )
 def test_bundled_configurations_have_network_of_mnih_2013(name: str, heads: int) -> None:
