@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,6 +78,11 @@ class Agent(AgentBase):
         if sentence:
             return f"{config.name} cannot handle the action space {action_space}: {sentence}"
         policy = config.actions(action_space).policy
+        if config.relative_entropy and not math.isfinite(policy.max_entropy):
+            return (
+                f"{config.name} cannot handle the action space {action_space} with relative_entropy, because the "
+                "entropy of real numbers has no maximum; set algorithm.relative_entropy to false"
+            )
         return actor_critic_refusal(config.name, config, (observation_space, action_space), policy)
 
     def reset(self, observations: Leaves) -> Leaves:

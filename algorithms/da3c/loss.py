@@ -21,7 +21,7 @@ class ActorCriticLoss:
         -log pi(a_t | s_t) * A_t  +  c * (R_t - V(s_t))^2  -  beta * H(pi(. | s_t))
 
     A_t and R_t are constants. Masked steps have weight 0. pi is the policy over the valid actions. c is
-    `value_loss_weight`, beta `entropy_beta`.
+    `value_loss_weight`, beta `entropy_beta`, divided by the entropy's maximum with `relative_entropy`.
 
     Where the client chose the action, the first and the last term are replaced by -w log pi(a_t | s_t), where w is
     `cloning_weight`. This term is 0 for an action that was not valid.
@@ -33,6 +33,8 @@ class ActorCriticLoss:
     def __init__(self, config: ActorCriticConfig, policy: Distribution, batch: Batch) -> None:
         self._policy = policy
         self._c, self._beta = config.value_loss_weight, config.entropy_beta
+        if config.relative_entropy:
+            self._beta /= policy.max_entropy or 1.0  # a choice of one has no entropy
         self._actions = batch.actions.reshape(-1, *policy.action_shape)
         self._valid = None if batch.valid is None else batch.valid.reshape(-1, batch.valid.shape[-1])
         self._advantages, self._targets = batch.advantages.reshape(-1), batch.targets.reshape(-1)

@@ -429,6 +429,11 @@ class ActorCriticConfig(AgentConfig):
         description="Lambda of generalized advantage estimation; 1: n-step returns, as in the paper.",
     )
     entropy_beta: Free[float] = Field(0.01, ge=0, description="Weight of the policy's entropy.")
+    relative_entropy: Free[bool] = Field(
+        False,
+        description="Divide `entropy_beta` by the entropy's maximum, ln N for N actions, so that one value suits games "
+        "with few and with many actions.",
+    )
     entropy_weights: Free[dict[str, NonNegativeFloat]] = Field(
         {},
         description="Factors of `entropy_beta` for parts of a Tuple or Dict of actions, by path, such as aim or "

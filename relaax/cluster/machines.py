@@ -173,7 +173,7 @@ class RayMachines(Host):
         for role in _SPREAD:
             if role.name not in self._groups and processes[role.name]:
                 bundles = [self._resources(role)] * len(processes[role.name])
-                self._groups[role.name] = placement_group(bundles, strategy="SPREAD", name=f"relaax-{role.name}")
+                self._groups[role.name] = placement_group(bundles, strategy="SPREAD")
 
     def release(self) -> None:
         for process in self._remote:

@@ -101,6 +101,11 @@ class Trainings:
         ours = [each["name"] for each in found if each["namespace"] == NAMESPACE]
         return sorted(name.removeprefix(_PREFIX) for name in ours if name.startswith(_PREFIX))
 
+    def cores(self) -> int:
+        """Return the number of processors of all machines."""
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        return int(sum(node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]))
+
     def find(self, name: str) -> Training:
         """Return a training by its name. Raises ConfigurationError if it does not exist."""
         try:

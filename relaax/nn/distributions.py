@@ -38,12 +38,14 @@ class Distribution(ABC):
     heads: names and widths of the network's heads that describe the distribution.
     action_shape, action_dtype: of one action.
     choices: the number of actions of each choice that a mask can restrict, in order; empty without choices.
+    max_entropy: in nats; infinite if there is no maximum.
     """
 
     heads: Mapping[str, int]
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
     choices: tuple[int, ...] = ()
+    max_entropy = math.inf
 
     def masked(self, outputs: Mapping[str, Array], valid: npt.NDArray[np.bool_] | None) -> Mapping[str, Array]:
         """Return the outputs of the distribution over the valid actions only. The others have probability 0.
@@ -83,6 +85,7 @@ class Categorical(Distribution):
     def __init__(self, choices: int) -> None:
         self.heads = {"policy": choices}
         self.choices = (choices,)
+        self.max_entropy = math.log(choices)
         self.action_shape = ()
         self.action_dtype = np.dtype(np.int64)
 
@@ -119,6 +122,7 @@ class MultiCategorical(Distribution):
     def __init__(self, choices: Sequence[int]) -> None:
         self.choices = tuple(choices)
         self.heads = {"policy": sum(choices)}
+        self.max_entropy = sum(map(math.log, choices))
         self.action_shape = (len(self.choices),)
         self.action_dtype = np.dtype(np.int64)
 
@@ -164,6 +168,7 @@ class Bernoulli(Distribution):
 
     def __init__(self, size: int) -> None:
         self.heads = {"policy": size}
+        self.max_entropy = size * math.log(2)
         self.action_shape = (size,)
         self.action_dtype = np.dtype(np.int8)
 
@@ -270,7 +275,9 @@ class Composite(Distribution):
         self.action_shape = (self.columns[-1].stop,)
         self.action_dtype = np.dtype(np.float64)  # exact for all numbers of actions
         self._valid_columns = tuple(_consecutive([sum(part.choices) for part in parts]))
-        self._entropy_weights = tuple(map(np.float32, entropy_weights or [1.0] * len(parts)))
+        weights = entropy_weights or [1.0] * len(parts)
+        self.max_entropy = sum(weight * part.max_entropy for part, weight in zip(parts, weights, strict=True))
+        self._entropy_weights = tuple(map(np.float32, weights))
 
     def actions_of(self, index: int, a_t: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the actions [B, *action_shape] of the part `index`. `a_t`: [B, D]."""

@@ -182,8 +182,8 @@ def test_shards_have_bundles_of_a_placement_group(scene: Scene) -> None:
     scene.places(REPLAY_SERVER, None)
     host = scene.host(resources={"replay-server": {"CPU": 2.0, "memory": 1e9}})
     assert scene.ray.groups == [
-        ([{"CPU": 1.0}] * 2, "SPREAD", "relaax-parameter-server"),
-        ([{"CPU": 2.0, "memory": 1e9}], "SPREAD", "relaax-replay-server"),
+        ([{"CPU": 1.0}] * 2, "SPREAD"),
+        ([{"CPU": 2.0, "memory": 1e9}], "SPREAD"),
     ]
     scene.started(host, PARAMETER_SERVER, 2)
     scene.started(host, REPLAY_SERVER, 1)

@@ -21,7 +21,7 @@ from support.ray_nodes import RayNodes
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/supervision"),
+    pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/cli/tune/places.py", "relaax/supervision"),
 ]
 CARTPOLE = "da3c_gym_cartpole"
 ENDLESS = ("--set", "run.clients=2", "--set", "run.target_return=null")
@@ -83,6 +83,23 @@ def test_control_c_ends_the_command_but_not_the_training(nodes: RayNodes, proces
     assert any("continues; relaax cluster stop" in line for line in watching.lines)
     assert nodes.relaax("cluster", "status").stdout.startswith(f"{CARTPOLE}: running")
     assert nodes.relaax("cluster", "stop", CARTPOLE).returncode == 0
+
+
+def test_killed_search_finds_its_trials_on_the_cluster(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
+    command = ("tune", CARTPOLE, "--on", "ray", "--dir", tmp_path / "study", "--trials", "3", "--jobs", "2")
+    keys = ("run.target_return=null", "run.clients=1", "run.checkpoint_interval=1")
+    words = (*command, "--max-steps", "4000", *(word for key in keys for word in ("--set", key)))
+    first = processes.start(sys.executable, "-m", "relaax.cli.main", *words, env=nodes.environment)
+    first.wait_for_line("trial 1: algorithm", 180.0)
+    first.kill()
+    again = nodes.relaax(*map(str, words), timeout=900.0)
+    assert again.returncode == 0, again.stdout + again.stderr
+    for number in range(3):
+        summary = json.loads((tmp_path / "study" / f"trial-{number}" / "summary.json").read_text())
+        assert summary["env_steps"] >= 4000
+    assert "2 begun before" in again.stdout
+    assert (tmp_path / "study" / "best.yaml").is_file()
+    assert nodes.relaax("cluster", "status").stdout == "no training; relaax cluster start CONFIG starts one\n"
 
 
 def test_invalid_requests_end_with_a_clear_error(nodes: RayNodes, tmp_path: Path) -> None:

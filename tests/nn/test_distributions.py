@@ -8,6 +8,7 @@ import pytest
 from relaax.nn.distributions import (
     Bernoulli,
     Categorical,
+    Composite,
     Distribution,
     Gaussian,
     MultiCategorical,
@@ -19,6 +20,22 @@ from support.slopes import expect_slopes
 LOG_3 = math.log(3.0)
 # softmax([log 3, 0]) = [3/4, 1/4].
 LOGITS = np.array([[LOG_3, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Categorical(18),
+        MultiCategorical([3, 4]),
+        Bernoulli(3),
+        Composite([Categorical(4), Bernoulli(2)], [0.5, 2.0]),
+    ],
+)
+def test_equal_probabilities_have_the_maximum_entropy(policy: Distribution) -> None:
+    outputs = {head: np.zeros((1, width), np.float32) for head, width in policy.heads.items()}
+    zero, action = np.zeros(1, np.float32), policy.mode(outputs)
+    assert policy.gradient(outputs, action, zero, zero)[2] == pytest.approx(policy.max_entropy)
+    assert math.isinf(Gaussian(1).max_entropy)
 
 
 def row(*numbers: float) -> np.ndarray:

@@ -84,7 +84,7 @@ class LocalRay:
         self.actor_options: list[dict[str, Any]] = []
         """The options of each actor."""
         self.groups: list[Any] = []
-        """The bundles, the strategy and the name of each placement group; None after it was removed."""
+        """The bundles and the strategy of each placement group; None after it was removed."""
 
     def add_machine(self, name: str, **resources: float) -> None:
         self.machines.append(
@@ -105,8 +105,8 @@ class LocalRay:
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(get_node_id=lambda: node_id("here"))
 
-    def placement_group(self, bundles: list[dict[str, float]], strategy: str, name: str) -> int:
-        self.groups.append((bundles, strategy, name))
+    def placement_group(self, bundles: list[dict[str, float]], strategy: str) -> int:
+        self.groups.append((bundles, strategy))
         return len(self.groups) - 1
 
     def remove_placement_group(self, group: int) -> None:

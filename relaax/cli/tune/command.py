@@ -8,12 +8,12 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from relaax.cli import completion
-from relaax.cli.options import OverridesOption, cores
+from relaax.cli.options import OverridesOption
 from relaax.cli.own_command import stop_on_signals
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError
@@ -23,6 +23,7 @@ from relaax.files import move_aside, write_whole
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
+    from relaax.cli.tune.places import Place
 
 STUDY = "study.log"
 
@@ -51,6 +52,13 @@ def tune(
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Folder of the study; by default runs/tune-CONFIG.")
     ] = None,
+    on: Annotated[
+        Literal["here", "ray"],
+        typer.Option(
+            help="Train on this machine, or on the machines of a Ray cluster: that of this machine, or of RAY_ADDRESS. "
+            "They share the folder of the study."
+        ),
+    ] = "here",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start a new study; a previous one is moved aside.")] = False,
     set_: OverridesOption = None,
 ) -> None:
@@ -74,6 +82,7 @@ def tune(
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
     from relaax.cli.run.plan import make_plan
+    from relaax.cli.tune.places import RayCluster, ThisMachine
     from relaax.cli.tune.space import space_of
     from relaax.supervision.process import StartError
 
@@ -82,30 +91,33 @@ def tune(
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        plan = make_plan(config, set_ or [])
+        plan = make_plan(config, set_ or [], here=on == "here")
         space = space_of(plan.configuration)
-        _check(space, config, set_ or [])
+        _check(space, config, set_ or [], on == "here")
         with EnvironmentCheck(plan) as check:
             check.wait()
         place = folder or Path("runs") / f"tune-{plan.name}"
+        where = ThisMachine() if on == "here" else RayCluster(place.name)
+        if fresh and isinstance(where, RayCluster):
+            where.stop_all()
         if fresh and place.exists():
             print(f"the previous study is now {move_aside(place)}")
         place.mkdir(parents=True, exist_ok=True)
         steps = min(int(max_steps or 2**63), plan.max_steps)
-        at_once = jobs or max(1, cores() // plan.run.clients)
+        at_once = jobs or max(1, where.cores() // plan.run.clients)
         with _locked(place):
-            code = _search(config, plan, space, set_ or [], place, storage, trials, steps, at_once, seed)
+            code = _search(config, plan, space, set_ or [], place, where, storage, trials, steps, at_once, seed)
     raise typer.Exit(code)
 
 
-def _check(space: Mapping[str, SearchRange], config: str, overrides: list[str]) -> None:
+def _check(space: Mapping[str, SearchRange], config: str, overrides: list[str], here: bool) -> None:
     """Raise ConfigurationError if a key of the space is unknown, or cannot have its first or its last value."""
     from relaax.cli.run.plan import make_plan
 
     for key, values in space.items():
         for value in (values.values[0], values.values[-1]):
             try:
-                make_plan(config, [*overrides, f"{key}={json.dumps(value)}"])
+                make_plan(config, [*overrides, f"{key}={json.dumps(value)}"], here)
             except ConfigurationError as error:
                 raise ConfigurationError(f"section tune: {error}") from None
 
@@ -126,6 +138,7 @@ def _search(
     space: Mapping[str, SearchRange],
     overrides: list[str],
     folder: Path,
+    where: Place,
     storage: str | None,
     trials: int,
     steps: int,
@@ -157,7 +170,8 @@ def _search(
         print(f"{time.monotonic() - begun:7.0f} s  {text}", flush=True)
 
     scalar = EVALUATION if plan.run.eval_every is not None else RETURN
-    runner = TrialRunner(study, space, TrialSettings(config, overrides, steps, scalar, seed), folder, trials, report)
+    settings = TrialSettings(config, overrides, steps, scalar, seed)
+    runner = TrialRunner(study, space, settings, folder, where, trials, report)
     stop_on_signals(runner.stopping, "stopping the running trials; the same command continues them")
     done = len(study.get_trials(deepcopy=False))
     print(
@@ -169,7 +183,7 @@ def _search(
         return 130 if runner.stopping.is_set() else 1
     best = study.best_trial
     values = [f"{key}={json.dumps(value)}" for key, value in best.params.items()]
-    write_best(folder / "best.yaml", make_plan(config, [*overrides, *values]))
+    write_best(folder / "best.yaml", make_plan(config, [*overrides, *values], here=False))
     print(f"best: trial {best.number}, {best.value:g}; relaax run {folder / 'best.yaml'} trains with its values")
     return 130 if runner.stopping.is_set() else 0
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.own_command import read_result, run_command
+from relaax.cli.own_command import read_result
 from relaax.cli.plot import find_curve
+from relaax.cli.tune.places import Place
 from relaax.cli.tune.space import suggest
 from relaax.configuration import ConfigurationError
 from relaax.configuration.tune_section import SearchRange
@@ -41,6 +42,11 @@ class TrialSettings:
     scalar: str
     seed: int
 
+    def overrides_of(self, number: int, values: Mapping[str, Any]) -> list[str]:
+        """Return the overrides of a trial with these values."""
+        chosen = {"algorithm.seed": self.seed + number, "run.max_steps": self.steps, **values}
+        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in chosen.items())]
+
 
 class TrialRunner:
     """A runner of the trials of one study, in several threads.
@@ -56,11 +62,12 @@ class TrialRunner:
         space: Mapping[str, SearchRange],
         settings: TrialSettings,
         folder: Path,
+        place: Place,
         wanted: int,
         report: Callable[[str], None],
     ) -> None:
         self._study, self._space, self._settings = study, space, settings
-        self._folder, self._wanted, self._report = folder, wanted, report
+        self._folder, self._place, self._wanted, self._report = folder, place, wanted, report
         self._lock = threading.Lock()
         self._unfinished = running_trials(study)
         self.stopping = threading.Event()
@@ -111,7 +118,8 @@ class TrialRunner:
                 pruned.set()
             return pruned.is_set() or self.stopping.is_set() or self.solved is not None
 
-        code, output = run_command(self._folder / f"trial-{trial.number}.log", self._command(trial, run), shall_end)
+        overrides = self._settings.overrides_of(trial.number, trial.params)
+        code, output = self._place.train(self._settings.config, overrides, run, shall_end)
         if code == EXIT_REFUSED:
             raise ConfigurationError(output)
         value = curve.last()
@@ -131,13 +139,6 @@ class TrialRunner:
             return
         self._study.tell(trial, value)
         self._report(f"trial {trial.number}: {value:g}")
-
-    def _command(self, trial: Any, run: Path) -> list[str]:
-        settings = self._settings
-        overrides = [*settings.overrides, *(f"{key}={json.dumps(value)}" for key, value in trial.params.items())]
-        command = ["run", settings.config, "--run-dir", str(run), "--seed", str(settings.seed + trial.number)]
-        command += ["--max-steps", str(settings.steps), "--no-progress"]
-        return command + [word for text in overrides for word in ("--set", text)]
 
 
 def running_trials(study: Any) -> list[Any]:

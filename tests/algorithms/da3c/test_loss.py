@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base import Box, Dict, Discrete, load_algorithm
 from relaax.algorithm_base.rollout import Batch
 from relaax.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from relaax.nn.engine import Engine
@@ -64,6 +64,28 @@ def test_actor_critic_loss_by_hand() -> None:
     expected = {"loss/policy": 2 * np.log(4), "loss/value": 9.0, "loss/entropy": entropy}
     expected["loss"] = 2 * np.log(4) + C * 9 - BETA * entropy
     assert loss.means == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("choices", [1, 2, 18])
+def test_relative_entropy_has_one_maximum_for_any_actions(choices: int) -> None:
+    policy = Categorical(choices)
+    given = batch(1, 1, policy)
+    outputs = {"policy": np.zeros((1, choices), np.float32), "value": given.targets.reshape(1, 1)}
+    loss = LOSS.ActorCriticLoss(config(relative_entropy=True), policy, given)
+    loss(outputs, slice(0, 1))
+    means = loss.means
+    assert means["loss/entropy"] == pytest.approx(np.log(choices)), "it is reported in nats"
+    expected = BETA if choices > 1 else 0.0
+    assert means["loss/policy"] - means["loss"] == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def test_relative_entropy_of_real_numbers_is_refused() -> None:
+    spaces = Box(-1, 1, (2,)), Dict({"aim": Box(-1, 1, (2,)), "fire": Discrete(2)})
+    refused = DA3C.refusal(config(relative_entropy=True), *spaces)
+    assert refused is not None
+    assert "no maximum; set algorithm.relative_entropy to false" in refused.sentence
+    assert DA3C.refusal(config(), *spaces) is None
+    assert DA3C.refusal(config(relative_entropy=True), spaces[0], Discrete(18)) is None
 
 
 def test_loss_of_chosen_actions_by_hand() -> None:
