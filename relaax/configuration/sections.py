@@ -107,6 +107,12 @@ class ParameterServerSection(Section):
     )
     metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; null: none.")
     metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key for a copy of the TensorBoard run.")
+    tracker: Literal["mlflow"] | None = Field(
+        None, description="mlflow: also send metrics, configuration and policies to MLflow."
+    )
+    tracker_uri: str | None = Field(
+        None, description="URI of the MLflow server; default: the variable MLFLOW_TRACKING_URI."
+    )
     status_bind: StatusBind = None
     device: Device = Field("cpu", description="Device that updates the parameters: cpu, gpu (the first) or gpu:I.")
     log_level: LogLevelKey = "INFO"

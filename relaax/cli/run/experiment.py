@@ -40,6 +40,8 @@ EXIT_CODES = {
     "interrupted": 130,
     "failed": 1,
 }
+TRACKED = {"interrupted": "KILLED", "failed": "FAILED", "environment_exited": "FAILED"}
+"""Status of the tracker's run by that of this run; FINISHED for the others."""
 MISSED_TARGET = 3
 LAST_EVALUATION_SECONDS = 60.0
 """Maximum seconds that a finished run waits for its first evaluation."""
@@ -122,6 +124,8 @@ def experiment(
         at_stop = reader.latest
         memory.close()
         evaluated.close()
+        if plan.configuration.parameter_server.tracker:
+            directory.write_outcome(TRACKED.get(status, "FINISHED"))
         supervisor.stop_training()
         if supervisor.parameter_server.exit_code() is None:
             final = reader.poll(supervisor.parameter_server_address)

@@ -10,6 +10,7 @@ summary.json         the result of the run; missing while it is running
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -34,6 +35,7 @@ from relaax.configuration import (
 from relaax.configuration.roles import relaax_roles
 from relaax.configuration.yaml_file import read_yaml
 from relaax.files import move_aside, write_whole
+from relaax.server.tracker.launch import OUTCOME
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (
@@ -255,6 +257,11 @@ class RunDirectory:
                 path.unlink()
         except OSError as error:
             raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
+
+    def write_outcome(self, status: str) -> None:
+        """Write the status for the tracker, which cannot know why the parameter server is stopped."""
+        with contextlib.suppress(OSError):
+            write_whole(self.metrics / OUTCOME, [status.encode()])
 
     def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
         """Write `summary.json`, and a copy if requested. Raises SummaryNotWritten after trying both."""

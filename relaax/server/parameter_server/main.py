@@ -26,6 +26,9 @@ def serve(configuration: Configuration) -> int:
 
     The command line overrides environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these override the file.
     """
+    from relaax.server.tracker.launch import check_tracker
+
+    check_tracker(configuration.parameter_server)
     algorithm = _load(configuration)  # takes seconds, during which a signal ends the process at once
     server, reason, safe = run_server(
         PARAMETER_SERVER, lambda ends, closing: _assemble(configuration, algorithm, ends, closing)

@@ -47,6 +47,7 @@ from relaax.server.parameter_server.coordination.members import introduction
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.persistence import parts_for
+from relaax.server.tracker.launch import TrackerProcess, instructions_of
 from relaax.transport.grpc_options import MAX_PARAMETERS
 
 _log = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
         status_bind=section.status_bind,
         credentials=credentials,
         coordinator=coordinator,
+        tracker=TrackerProcess(instructions_of(configuration)) if section.tracker and position.index == 0 else None,
     )
     if manager is not None and position.index == 0:
         manager.clean()

@@ -30,6 +30,7 @@ from relaax.server.ports.local_server import LocalServer
 from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample, labelled
 from relaax.server.status import Families, Family, StatusServer, registry_of
+from relaax.server.tracker.launch import TrackerProcess
 from relaax.transport.frames import FrameSocket
 from relaax.transport.grpc_options import message_bytes
 
@@ -175,8 +176,10 @@ class Server:
         status_bind: str | None = None,
         credentials: Credentials | None = None,
         coordinator: Coordinator | None = None,
+        tracker: TrackerProcess | None = None,
     ) -> None:
         self._core = core
+        self._tracker = tracker
         self._checkpointer = checkpointer
         self._metrics = metrics
         self._timing = timing or Timing()
@@ -228,11 +231,15 @@ class Server:
             self._checkpointer.start()
         if self._metrics:
             self._metrics.start()
+        if self._tracker:
+            self._tracker.start()
 
     def run(self) -> tuple[Reason, bool]:
         """Serve until there is a reason to end. Return it, and whether the last checkpoint is safe."""
         while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
             self._core.shared.sweep()
+            if self._tracker:
+                self._tracker.watch()
         _log.info("parameter server ends: %s", reason.name.lower())
         self.health.end()  # before the port closes, so that load balancers stop sending workers here
         if reason is Reason.FINISHED:
@@ -241,6 +248,8 @@ class Server:
             safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
         if self._metrics:
             self._metrics.close()
+        if self._tracker:
+            self._tracker.end(reason)
         if self._status:
             self._status.close()
         return reason, safe
