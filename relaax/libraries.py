@@ -50,6 +50,7 @@ _BY_EXTRA = {
     "tune": "optuna",
     "cluster": "ray",
     "demonstrations": "pyarrow",
+    "mlflow": "mlflow",
 }
 EXTRAS = {
     library: [extra for extra, others in _BY_EXTRA.items() if library in others.split()]

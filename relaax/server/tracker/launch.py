@@ -20,7 +20,7 @@ from relaax.supervision.process import environment_of
 _log = logging.getLogger(__name__)
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
-END_SECONDS = 30.0
+END_SECONDS = 45.0
 """Seconds in which the process sends the last metrics and policies, after training has ended."""
 RESTART_SECONDS = 60.0
 _KILL_SECONDS = 5.0
@@ -90,7 +90,7 @@ class TrackerProcess:
     """A process that sends the metrics and policies of this training to an MLflow server.
 
     It ends when its standard input is closed, so it does not outlive this process. It imports MLflow, which takes
-    seconds and 180 MB, with the lowest priority.
+    seconds and 180 MB, with a lower priority.
     """
 
     def __init__(self, instructions: Instructions) -> None:

@@ -48,7 +48,8 @@ _EVENTS = 2000
 _FOLDERS = ("", "evaluation")
 """Folders below that of metrics with event files: of the parameter server, and of evaluations by `relaax run`."""
 NEWEST, BEST = "newest.safetensors", "best.safetensors"
-_NICE = 19
+_NICE = 5
+"""Training comes first. With a higher value, the import of MLflow could take minutes on busy cores."""
 
 
 class End:
@@ -87,7 +88,10 @@ class Tracker:
         """Send until training ends, and then the rest."""
         while not self._end.event.wait(max(SEND_SECONDS, self._pause)):
             self._attempt()
-        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(LAST_REQUEST_SECONDS)
+        if self._is_failing:
+            os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(LAST_REQUEST_SECONDS)
+        elif self._attempt(self._status()):
+            return
         self._attempt(self._status())
 
     def _status(self) -> str:
@@ -96,14 +100,18 @@ class Tracker:
             return (self._folder / OUTCOME).read_text(encoding="utf-8").strip() or self._end.status
         return self._end.status
 
-    def _attempt(self, status: str | None = None) -> None:
+    def _attempt(self, status: str | None = None) -> bool:
+        """Send what is new, and return whether the server has it."""
         shown = self._instructions.shown_uri
         try:
             self._send(status)
         except Exception as error:  # training continues whatever the server does
             if not self._is_failing:
                 _log.warning(
-                    "MLflow at %s is not available, retrying; metrics stay in %s: %s", shown, self._folder, reason_of(error)
+                    "MLflow at %s is not available, retrying; metrics stay in %s: %s",
+                    shown,
+                    self._folder,
+                    reason_of(error),
                 )
             self._is_failing = True
             self._pause = min(max(2 * self._pause, SEND_SECONDS), MAX_PAUSE)
@@ -111,6 +119,7 @@ class Tracker:
             if self._is_failing:
                 _log.warning("MLflow at %s is available again", shown)
             self._is_failing, self._pause = False, 0.0
+        return not self._is_failing
 
     def _send(self, status: str | None) -> None:
         """Send what is new; with `status`, also the policies and then the status."""
