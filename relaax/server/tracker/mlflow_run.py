@@ -39,7 +39,7 @@ _STATE = "mlflow.json"
 
 @dataclass
 class State:
-    """What is already at the server, kept in a file in the folder of metrics.
+    """The record of what the server has, a file in the folder of metrics.
 
     `positions`: the end of the metrics that were sent, by folder. `policies`: ids of checkpoints by the file's name.
     """
@@ -51,7 +51,7 @@ class State:
 
     @classmethod
     def of(cls, folder: Path, uri: str) -> State:
-        """Return the state in the file; an empty one if there is none or it is of another server."""
+        """Return the state in the file; an empty one if the file is missing or belongs to another server."""
         shown = redacted(uri)
         try:
             found = json.loads((folder / _STATE).read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ class MlflowRun:
         self._is_open = True
 
     def save_state(self) -> None:
-        """Record what was sent."""
+        """Write the state after a successful request."""
         self.state.write(self._folder)
 
     def send_scalars(self, scalars: Sequence[Scalar]) -> None:
@@ -131,7 +131,7 @@ class MlflowRun:
         return self.state.run_id
 
     def _existing(self) -> Any:
-        """Return the run of the state; None if there is none, or if a person has deleted it."""
+        """Return the run of the state; None before the first start, or if the run was deleted at the server."""
         from mlflow.exceptions import MlflowException
 
         if self.state.run_id is None:
