@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.server.parameter_server.main import app
-from relaax.server.tracker.mlflow_run import State, parameters, reason_of
+from relaax.server.tracker.mlflow_run import SentState, parameters, reason_of
 
 CONFIG = ("--config", "da3c_gym_cartpole", "--bind", "127.0.0.1:0", "--set", "relaax-parameter-server.tracker=mlflow")
 
@@ -62,15 +62,15 @@ def test_configuration_becomes_parameters() -> None:
 
 
 def test_state_of_another_server_is_not_used(tmp_path: Path) -> None:
-    state = State.of(tmp_path, "http://user:word@one:5000")
+    state = SentState.of(tmp_path, "http://user:word@one:5000")
     assert state.run_id is None
     state.run_id = "abc"
     state.write(tmp_path)
     assert "word" not in (tmp_path / "mlflow.json").read_text("utf-8")
-    assert State.of(tmp_path, "http://user:word@one:5000") == state
-    assert State.of(tmp_path, "http://two:5000").run_id is None
+    assert SentState.of(tmp_path, "http://user:word@one:5000") == state
+    assert SentState.of(tmp_path, "http://two:5000").run_id is None
     (tmp_path / "mlflow.json").write_text("{", "utf-8")
-    assert State.of(tmp_path, "http://one:5000").run_id is None
+    assert SentState.of(tmp_path, "http://one:5000").run_id is None
 
 
 def test_reason_is_the_innermost_cause_without_password() -> None:

@@ -35,7 +35,7 @@ pytestmark = [
 needs_server = pytest.mark.skipif(not is_installed(), reason=REASON)
 LIMIT = 400.0  # seconds until the process has imported MLflow and sent its first request on a busy machine
 CONFIG = "da3c_gym_cartpole"
-GONE, BACK = "is not available", "is available again"
+GONE, BACK = "is not available", "answers again"
 TRAINING = ("--clients", "1", "--envs-per-client", "4", "--no-progress", "--set", "run.target_return=null")
 TRACKED = (*TRAINING, "--set", "parameter-server.tracker=mlflow")
 

@@ -117,7 +117,7 @@ class Tracker:
             self._pause = min(max(2 * self._pause, SEND_SECONDS), MAX_PAUSE)
         else:
             if self._is_failing:
-                _log.warning("MLflow at %s is available again", shown)
+                _log.warning("MLflow at %s answers again, and gets what it missed", shown)
             self._is_failing, self._pause = False, 0.0
         return not self._is_failing
 

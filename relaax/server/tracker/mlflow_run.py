@@ -38,7 +38,7 @@ _STATE = "mlflow.json"
 
 
 @dataclass
-class State:
+class SentState:
     """The record of what the server has, a file in the folder of metrics.
 
     `positions`: the end of the metrics that were sent, by folder. `policies`: ids of checkpoints by the file's name.
@@ -50,7 +50,7 @@ class State:
     policies: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folder: Path, uri: str) -> State:
+    def of(cls, folder: Path, uri: str) -> SentState:
         """Return the state in the file; an empty one if the file is missing or belongs to another server."""
         shown = redacted(uri)
         try:
@@ -82,7 +82,7 @@ class MlflowRun:
         self._folder = folder
         self._document = document
         self._client = MlflowClient(tracking_uri=uri)
-        self.state = State.of(folder, uri)
+        self.state = SentState.of(folder, uri)
         self._is_open = False
 
     @property
@@ -94,7 +94,7 @@ class MlflowRun:
         """Create the run, or resume that of the state; send the configuration."""
         found = self._existing()
         if found is None:
-            self.state = State(self.state.uri)
+            self.state = SentState(self.state.uri)
             run = self._client.create_run(self._experiment(), tags=_tags(), run_name=_name_of(self._folder))
             self.state.run_id = run.info.run_id
             self.save_state()
