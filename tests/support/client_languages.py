@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def environment(out: Path) -> dict[str, str]:
 
 _SLASHES = ("//", "/*", "*", "///")
 _JAVA = "javac --release 17 -Xlint:all -Werror -d {out} -sourcepath src/main/java:src/test/java examples/CartPole.java"
+_GODOT = ("env", "LANG=en", "XDG_DATA_HOME={out}", "godot3-server", "--path", str(CLIENTS / "godot"), "--script")
 _MCS = ("mcs", "-warnaserror", "-langversion:7", "-recurse:src/*.cs")
 
 LANGUAGES = {
@@ -155,6 +157,20 @@ LANGUAGES = {
             cartpole=("mono", "{out}/CartPole.exe"),
             sources=("src/*.cs",),
             comments=_SLASHES,
+        ),
+        Language(
+            "godot",
+            ("godot3-server",),
+            build=(
+                ("mkdir", "-p", "{out}/godot/app_userdata/RELAAX"),  # else Godot reports that the folder is missing
+                (*_GODOT, "tests/check.gd"),
+            ),
+            tests=((*_GODOT, "tests/test.gd"),),
+            play=(sys.executable, "tests/play.py"),
+            cartpole=(*_GODOT, "examples/cartpole.gd"),
+            sources=("addons/relaax/*.gd",),
+            comments=("#",),
+            tls=False,
         ),
     )
 }
