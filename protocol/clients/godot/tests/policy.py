@@ -1,0 +1,26 @@
+"""Run policy.gd with standard input and output, as policy.c: Godot 3.2 reads and writes files only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    command, *words = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        given, answer = Path(folder, "given"), Path(folder, "answer")
+        given.write_bytes(sys.stdin.buffer.read())
+        godot = ["godot3-server", "--path", FOLDER, "--script", "tests/policy.gd", command, given, answer, *words]
+        done = subprocess.run(godot, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}, check=False)
+        sys.stdout.buffer.write(answer.read_bytes())
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
