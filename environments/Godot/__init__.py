@@ -1,0 +1,1 @@
+"""Games of Godot 3 with the addon of protocol/clients/godot."""
