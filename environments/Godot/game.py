@@ -59,6 +59,7 @@ class Game:
         (Path(home) / "godot" / "app_userdata").mkdir(parents=True)
         self._reaper = ProcessReaper(home)
         self._errors = Path(home) / "errors"
+        self._process: subprocess.Popen[bytes] | None = None
         try:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 listener.settimeout(CHECKED)
@@ -71,7 +72,7 @@ class Game:
             asked = {name: getattr(hello, name) for name in ("out_of_step", "chosen_actions", "environment_parameters")}
             self._send(rlx.Welcome(session_id="game", algorithm="", limits=self._connection.limits, **asked))
         except BaseException:
-            self._reaper.close()
+            self._end_process()
             raise
         self.num_envs, self.frame_skip = hello.environments, hello.frame_skip
         self.single_observation_space, self.single_action_space = hello.observation_space, hello.action_space
@@ -102,8 +103,12 @@ class Game:
     def close(self) -> None:
         """End the game."""
         self._socket.close()
+        self._end_process()
+
+    def _end_process(self) -> None:
         self._reaper.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def _start(self, folder: Path, count: int, seed: int | None, port: int, token: str, home: str) -> None:
         words = [GODOT, "--path", str(folder), "--rlx", f"127.0.0.1:{port}", "--agents", str(count)]
@@ -131,7 +136,7 @@ class Game:
             try:
                 connected, _ = listener.accept()
             except TimeoutError:
-                if self._process.poll() is not None:
+                if self._has_ended():
                     raise self._failure("the game ended before it connected") from None
                 continue
             connected.settimeout(TIMEOUT)
@@ -139,11 +144,14 @@ class Game:
             return connected
         raise self._failure(f"the game did not connect within {TIMEOUT:g} seconds: its scene needs the node trainer.gd")
 
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
     def _failure(self, sentence: str) -> Failure:
         """Return an error with the last sentence that the game printed."""
         lines = self._errors.read_text("utf-8", "replace").splitlines()
         found = [line.partition("RLX: ")[2] for line in lines if "RLX: " in line]
-        found = found or [line for line in lines if line.startswith(("ERROR", "SCRIPT ERROR"))]
+        found = found or [line for line in lines if line.startswith("SCRIPT ERROR")]
         return Failure(f"{sentence}: {found[-1]}" if found else sentence)
 
     def _receive(self, *kinds: type[Any]) -> Any:
@@ -158,7 +166,7 @@ class Game:
                 self._send(rlx.Pong(event.nonce))
             elif not isinstance(event, rlx.Metrics):
                 deadline = time.monotonic() + 5
-                while self._process.poll() is None and time.monotonic() < deadline:
+                while not self._has_ended() and time.monotonic() < deadline:
                     time.sleep(CHECKED)
                 raise self._failure("the game ended its connection")
 

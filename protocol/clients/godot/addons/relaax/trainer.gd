@@ -163,10 +163,11 @@ func _begin_policies(observation, action):
 		for pair in [["observations", policy.observation, observation], ["actions", policy.action, action]]:
 			var needed = []
 			for leaf in Space.leaves_of(pair[2]):
-				needed.append("%d %s" % [leaf.elements, leaf.space.dtype])
+				var choices = leaf.space.get("nvec", [leaf.space.get("n")])
+				needed.append("choices %s" % [choices] if choices[0] else "%d %s" % [leaf.elements, leaf.space.dtype])
 			var found = []
 			for leaf in pair[1]:
-				found.append("%d %s" % [leaf.count, leaf.dtype])
+				found.append("choices %s" % [leaf.choices] if leaf.has("choices") else "%d %s" % [leaf.count, leaf.dtype])
 			if found != needed:
 				return _stop("%s is a policy for other %s: %s, and the game has %s" % [policy_file, pair[0], found, needed], 2)
 		_policies.append(policy)
