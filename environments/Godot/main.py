@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Run a game of Godot 3 without a window against an RLX server: `main HOST:PORT GAME [N]`.
 
-GAME is `collector`, the example of protocol/clients/godot, or the folder of a project that uses its addon. The game has N
-agents.
+GAME is `collector`, the example of protocol/clients/godot, or the folder of a project that uses its addon. The game
+has N agents.
 """
 
 from __future__ import annotations

@@ -48,8 +48,10 @@ def play(folder: Path, *options: str, **variables: str) -> subprocess.CompletedP
     """Run Godot on the example to its end. `folder`: for the files of Godot."""
     (folder / "godot" / "app_userdata" / "RELAAX").mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "LANG": "en", "XDG_DATA_HOME": str(folder), **variables}
-    command = ["godot3-server", "--path", str(GODOT), *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = ["sh", "-c", 'exec "$@"', "sh", "godot3-server", "--path", str(GODOT), *options]  # sh sets PWD
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -66,14 +68,15 @@ def policy_file(folder: Path, observed: int, actions: int = 5) -> Path:
 
 
 def test_collector_is_learned_and_plays_without_server(runs: Runs, tmp_path: Path) -> None:
-    run = runs.start("--seed", "1", "--no-progress", config="ppo_godot_collector")
+    target = 6
+    options = ("--seed", "1", "--no-progress", "--target-return", str(target))
+    run = runs.start(*options, config="ppo_godot_collector")
     assert run.running.wait(600) == 0, run.running.report()
     summary = run.summary
     assert summary["status"] == "target_reached"
-    target = 6
     file = tmp_path / "collector.rlxp"
     subprocess.run([*RELAAX, "checkpoints", "export", run.directory, file], check=True, timeout=PATIENCE)
-    done = play(tmp_path, "--policy", str(file), "--episodes", "96", "--agents", "16", "--speed", "1000", "--seed", "5")
+    done = play(tmp_path, "--policy", file.name, "--episodes", "96", "--agents", "16", "--speed", "1000", "--seed", "5")
     assert (done.returncode, errors(done)) == (0, []), done.stderr
     found = re.search(r"(\d+) steps, (\d+) episodes, mean return (\d+\.\d+)", done.stdout)
     assert found, done.stdout
@@ -95,7 +98,8 @@ def test_unusable_policy_is_refused_with_a_sentence(tmp_path: Path, damage: str)
         file.write_bytes(contents[:99] + bytes([contents[99] ^ 1]) + contents[100:])
     done = play(tmp_path, "--policy", str(file), "--episodes", "1")
     sentence = {
-        "missing": f"cannot read the policy {file}: does the file exist, and does the export of the game include *.rlxp?",
+        "missing": f"cannot read the policy {file}: does the file exist, and does the export of the game include"
+        " *.rlxp?",
         "text": f"{file}: this is not a policy: `relaax checkpoints export LOCATION FILE.rlxp` writes one",
         "cut": f"{file}: the policy is damaged: its checksum differs",
         "changed": f"{file}: the policy is damaged: its checksum differs",

@@ -48,6 +48,8 @@ def missing_requirements(family: str) -> str | None:
         from support.torcs import lack_of_torcs
 
         return lack_of_torcs()
+    if family == "Godot" and shutil.which("godot3-server") is None:
+        return "this machine lacks godot3-server: tests/support/install-godot"
     return None
 
 

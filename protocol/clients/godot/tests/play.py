@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
+    """Run the program until standard input ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         words = ["godot3-server", "--path", FOLDER, "--script", "tests/play.gd", str(listener.getsockname()[1])]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}) as game:
@@ -29,6 +30,7 @@ def main() -> None:
 
 
 def send_lines(stream: socket.socket) -> None:
+    """Send each line of standard input, preceded by its length in 4 bytes."""
     for line in sys.stdin:
         text = line.rstrip("\n").encode("ascii")
         stream.sendall(struct.pack("<I", len(text)) + text)

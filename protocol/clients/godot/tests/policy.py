@@ -12,6 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
+    """Run the program, and exit with its exit code."""
     command, *words = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder, "given"), Path(folder, "answer")

@@ -77,6 +77,8 @@ func _ready():
 	elif _options.has("--policy"):
 		mode = "policy"
 		policy_file = _options["--policy"]
+		if policy_file.is_rel_path() and OS.get_environment("PWD") != "":  # --path changes the working directory
+			policy_file = OS.get_environment("PWD") + "/" + policy_file
 	environment_name = _options.get("--name", environment_name)
 	exploit = exploit or _options.has("--exploit")
 	speed = float(_options.get("--speed", speed))
