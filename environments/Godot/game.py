@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
-from relaax.bundled import bundled_folder
 from relaax.client import command
 from relaax.client.connection.failure import Failure
 from relaax.client.connection.values import values_of
 from relaax.client.program.families import ProcessReaper
 
 COLLECTOR = "collector"
+EXAMPLE = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"  # in a checkout and in a wheel
 GODOT = "godot3-server"
 FAST = 1000  # times as fast as real time, if the processor is
 TIMEOUT = 60.0  # seconds until the game connects or responds
@@ -31,7 +31,7 @@ CHECKED = 0.1  # seconds between checks whether the game still runs
 
 def project(name: str) -> Path:
     """Return the folder of a game: the bundled example, or the folder `name`. Raises command.UsageError."""
-    folder = bundled_folder("protocol") / "clients" / "godot" if name == COLLECTOR else Path(name)
+    folder = EXAMPLE if name == COLLECTOR else Path(name)
     if not (folder / "project.godot").is_file():
         text = f"{folder} has no file project.godot: use {COLLECTOR}, or the folder of a project of Godot 3"
         raise command.UsageError(text)
@@ -44,7 +44,7 @@ def require_godot() -> None:
         raise command.UsageError(f"there is no {GODOT} on the PATH; Debian: apt-get install {GODOT}")
 
 
-class Game:
+class GodotGame:
     """A game with N agents, a vector of environments. This object is the RLX server of the game.
 
     `folder`: the project. `seed`: of the game's random numbers; None for others in each game.

@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     games = command.sibling_module(__package__, "game")
     folder = games.project(arguments.name)
     games.require_godot()
-    game = games.Game(folder, arguments.environments, arguments.seed)
+    game = games.GodotGame(folder, arguments.environments, arguments.seed)
     try:
         return run(game, environment=arguments.name, **settings, frame_skip=game.frame_skip)
     finally:

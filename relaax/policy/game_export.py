@@ -1,4 +1,4 @@
-"""Export of a policy to a file that `rlx_policy.h`, `policy.js` and `policy.gd` evaluate, for games without Python and a server.
+"""Export of a policy to a file for games without Python and a server: `rlx_policy.h`, `policy.js`, `policy.gd` read it.
 
 The file, little-endian:
 

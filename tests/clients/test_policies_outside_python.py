@@ -118,7 +118,7 @@ def javascript_program() -> list[str]:
 @pytest.fixture(scope="session")
 def godot_program() -> list[str]:
     require(LANGUAGES["godot"])
-    return [sys.executable, str(CLIENTS / "godot" / "tests" / "policy.py")]
+    return [sys.executable, str(Path(__file__).parent.parent / "support" / "godot_policy.py")]
 
 
 @pytest.fixture(params=["c", "javascript", "godot"])
@@ -139,7 +139,7 @@ def run(command: list[str], given: bytes, folder: Path | None = None) -> tuple[b
 
 
 def is_godot(program: list[str]) -> bool:
-    return program[-1].endswith("policy.py")
+    return program[-1].endswith("godot_policy.py")
 
 
 def policy_of(folder: Path, name: str) -> Policy:

@@ -166,7 +166,7 @@ LANGUAGES = {
                 (*_GODOT, "tests/check.gd"),
             ),
             tests=((*_GODOT, "tests/test.gd"),),
-            play=(sys.executable, "tests/play.py"),
+            play=(sys.executable, str(ROOT / "tests" / "support" / "godot_play.py")),
             cartpole=(*_GODOT, "examples/cartpole.gd"),
             sources=("addons/relaax/*.gd",),
             comments=("#",),

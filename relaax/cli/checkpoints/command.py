@@ -198,7 +198,7 @@ def export(
     A safetensors file has parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
     `relaax.policy.load(FILE)` returns its policy, which acts without the service. A FILE that ends with .onnx has the
     network and its normalisation, for programs without Python. The page Checkpoints documents its inputs and outputs.
-    A FILE that ends with .rlxp has the same for rlx_policy.h, policy.js and policy.gd, which come with the clients of RLX.
+    A FILE that ends with .rlxp has the same for rlx_policy.h, policy.js and policy.gd of the clients of RLX.
     """
     from relaax.cli.checkpoints import catalogue
     from relaax.policy.file import description_of, policy_of

@@ -1,5 +1,5 @@
 # Executes commands, one a line, and prints what it receives: see protocol/clients/README.md. Godot 3.2 cannot read
-# standard input, so commands and output pass through the TCP port of play.py.
+# standard input, so commands and output pass through a TCP port: its test has a program in between.
 extends SceneTree
 
 const Client = preload("res://addons/relaax/client.gd")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"
 
 
 def main() -> None:
