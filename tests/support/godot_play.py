@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"
 def main() -> None:
     """Run the program until standard input ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        words = ["godot3-server", "--path", FOLDER, "--script", "tests/play.gd", str(listener.getsockname()[1])]
+        words = ["godot3-server", "--path", str(FOLDER), "--script", "tests/play.gd", str(listener.getsockname()[1])]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}) as game:
             stream, _ = listener.accept()
             threading.Thread(target=send_lines, args=[stream], daemon=True).start()

@@ -17,7 +17,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder, "given"), Path(folder, "answer")
         given.write_bytes(sys.stdin.buffer.read())
-        godot = ["godot3-server", "--path", FOLDER, "--script", "tests/policy.gd", command, given, answer, *words]
+        godot = ["godot3-server", "--path", str(FOLDER), "--script", "tests/policy.gd"]
+        godot += [command, str(given), str(answer), *words]
         done = subprocess.run(godot, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}, check=False)
         sys.stdout.buffer.write(answer.read_bytes())
     sys.exit(done.returncode)
