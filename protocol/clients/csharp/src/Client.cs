@@ -10,6 +10,7 @@ using System.Net.Sockets;
 using System.Security.Authentication;
 using System.Text.RegularExpressions;
 using System.Threading;
+using System.Threading.Tasks;
 
 namespace Rlx
 {
@@ -117,8 +118,10 @@ namespace Rlx
     /// A client of RLX, version 1 (protocol/RLX.md): it connects N environments to their agent. Use it from one thread. It encodes Protobuf
     /// itself and needs only .NET Standard 2.0. Observations and actions are arrays of leaves; a leaf is an array with the
     /// numbers of all environments, in their order: float[] for Float32, long[] for a discrete, and so on.
+    /// Init, Step and Reset wait for the server. InitAsync, StepAsync and ResetAsync return a task (AsyncClient.cs), and
+    /// BeginInit, BeginStep and BeginReset are for loops that ask IsCompleted.
     /// </summary>
-    public sealed class Client : IDisposable
+    public sealed partial class Client : IDisposable
     {
         /// <summary>The client's version.</summary>
         public const string Version = "1.0.0";
@@ -141,8 +144,8 @@ namespace Rlx
         private readonly Leaf[] observation, action;
         private readonly HashSet<string> names = new HashSet<string>();
         private readonly Random random = new Random();
-        private TcpClient tcp;
-        private Stream stream;
+        private volatile TcpClient tcp; // another thread closes it to cancel a call
+        private volatile Stream stream;
         private bool playing, answered, gone, told; // told: whether the caller has this connection's parameters
         private RlxException lost, end;
         private int address, failures, from, to;
@@ -197,6 +200,12 @@ namespace Rlx
         /// <summary>Connect now. Otherwise the first Init connects.</summary>
         public void Connect()
         {
+            CheckFree();
+            Open();
+        }
+
+        private void Open()
+        {
             while (stream == null)
             {
                 if (end != null) throw end;
@@ -218,8 +227,9 @@ namespace Rlx
         /// </summary>
         public Dictionary<string, double[]> Parameters()
         {
+            CheckFree();
             if (!config.EnvironmentParameters) throw new ArgumentException("to receive parameters, set EnvironmentParameters to true");
-            Connect();
+            Open();
             told = true;
             int size = parameterNames.Length;
             return Enumerable.Range(0, size).ToDictionary(at => parameterNames[at],
@@ -231,80 +241,108 @@ namespace Rlx
         /// continues. idle: null, or true where an environment is away and its observation void; requires OutOfStep.
         /// All episodes are sent as partial if the server sets parameters, and they were not read since the client connected.
         /// </summary>
-        public Array[] Init(Array[] observation, bool[] partial = null, bool[] idle = null)
-        {
-            if (playing) throw new ArgumentException("an episode is in progress: call Reset first");
-            if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
-            CheckMarks("idle", idle, config.OutOfStep, "OutOfStep");
-            var absent = idle == null ? new bool[n] : (bool[])idle.Clone();
-            var seen = Pack(observation, absent);
-            while (true)
-            {
-                Connect();
-                try
-                {
-                    Hear(0);
-                    var continued = told || parameterNames.Length == 0 ? partial : Enumerable.Repeat(true, n).ToArray();
-                    Ask(InitKind, new Part().Leaves(1, this.observation, seen, n).Mask(2, continued).Mask(3, absent), Actions);
-                    away = absent;
-                    return actions;
-                }
-                catch (RlxException e)
-                {
-                    if (e.Meaning != Meaning.Interrupted) throw;
-                }
-            }
-        }
+        public Array[] Init(Array[] observation, bool[] partial = null, bool[] idle = null) { return InitCall(observation, partial, idle)(); }
 
         /// <summary>
         /// Send an outcome and return the next actions. The client sets `first`: the reward of an environment that was
         /// between two episodes is void. The rows of idle environments are void, except those of an episode that ends.
         /// </summary>
-        public Array[] Step(Outcome o)
+        public Array[] Step(Outcome o) { return StepCall(o)(); }
+
+        /// <summary>End the episode of every environment and return their returns.</summary>
+        public double[] Reset(Outcome o) { return ResetCall(o)(); }
+
+        // Check the arguments, and return a function that sends them and waits for the answer.
+        private Func<Array[]> InitCall(Array[] observation, bool[] partial, bool[] idle)
         {
+            CheckFree();
+            if (playing) throw new ArgumentException("an episode is in progress: call Reset first");
+            if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
+            CheckMarks("idle", idle, config.OutOfStep, "OutOfStep");
+            var absent = idle == null ? new bool[n] : (bool[])idle.Clone();
+            var seen = Pack(observation, absent);
+            partial = partial == null ? null : (bool[])partial.Clone();
+            return () =>
+            {
+                while (true)
+                {
+                    Open();
+                    try
+                    {
+                        Hear(0);
+                        var continued = told || parameterNames.Length == 0 ? partial : Enumerable.Repeat(true, n).ToArray();
+                        Ask(InitKind, new Part().Leaves(1, this.observation, seen, n).Mask(2, continued).Mask(3, absent), Actions);
+                        away = absent;
+                        return actions;
+                    }
+                    catch (RlxException e)
+                    {
+                        if (e.Meaning != Meaning.Interrupted || cancel.IsCancellationRequested) throw;
+                    }
+                }
+            };
+        }
+
+        private Func<Array[]> StepCall(Outcome o)
+        {
+            CheckFree();
             Check(o, true);
             var content = new Part().Doubles(1, o.Reward).Leaves(2, observation, Pack(o.Observation, hidden), n);
             content.Mask(3, o.Terminated).Mask(4, cut);
             content.Leaves(5, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation, hiddenFinal), n);
             content.Mask(6, first).Episodes(7, o.Episodes).Mask(8, o.Idle).Mask(9, o.Chosen).Leaves(10, action, PackAction(o), n);
-            Hear(0);
-            Ask(StepKind, content, Actions);
-            away = (bool[])awayNext.Clone();
-            return actions;
+            return () =>
+            {
+                Hear(0);
+                Ask(StepKind, content, Actions);
+                away = (bool[])awayNext.Clone();
+                return actions;
+            };
         }
 
-        /// <summary>End the episode of every environment and return their returns.</summary>
-        public double[] Reset(Outcome o)
+        private Func<double[]> ResetCall(Outcome o)
         {
+            CheckFree();
             Check(o, false);
             var content = new Part().Doubles(1, o.Reward).Mask(2, cut);
             content.Leaves(3, observation, o.FinalObservation == null ? null : Pack(o.FinalObservation), n).Episodes(4, o.Episodes);
             content.Mask(5, o.Chosen).Leaves(6, action, PackAction(o), n);
-            Hear(0);
-            Ask(ResetKind, content, Returns);
-            return returns;
+            return () =>
+            {
+                Hear(0);
+                Ask(ResetKind, content, Returns);
+                return returns;
+            };
         }
 
-        /// <summary>Add a scalar to the next message, with a valid name ("a b" becomes a_b).
-        /// Returns false if it is dropped: there is no connection, or it exceeds the server's limits.</summary>
+        /// <summary>Add a scalar to the next message, with a valid name ("a b" becomes a_b). It may be called while a call is in
+        /// progress. Returns false if it is dropped: there is no connection, or it exceeds the server's limits.</summary>
         public bool Metric(string name, double value)
         {
             if (name.Length == 0 || !(Math.Abs(value) <= 1e30))
                 throw new ArgumentException("metric '" + name + "', " + value + ": use a name and a value from -1e30 to 1e30");
             name = Regex.Replace(name, @"[\uD800-\uDBFF][\uDC00-\uDFFF]|[^A-Za-z0-9_./-]|^/", "_");
-            if (stream == null || (ulong)name.Length > nameBytes || scalars.Length > 65536) return false;
-            if (!names.Contains(name) && (ulong)names.Count >= nameLimit) return false;
-            names.Add(name);
-            scalars.Raw(new Part().Nested(1, new Part().Text(1, name).Double(2, value)).Frame(Metrics));
-            return true;
+            lock (names)
+            {
+                if (stream == null || (ulong)name.Length > nameBytes || scalars.Length > 65536) return false;
+                if (!names.Contains(name) && (ulong)names.Count >= nameLimit) return false;
+                names.Add(name);
+                scalars.Raw(new Part().Nested(1, new Part().Text(1, name).Double(2, value)).Frame(Metrics));
+                return true;
+            }
         }
 
         /// <summary>Send a ping, for environments that are slower than the server's idle timeout.</summary>
-        public void Alive() { Ask(Ping, new Part().Integer(1, 1), Pong); }
+        public void Alive()
+        {
+            CheckFree();
+            Ask(Ping, new Part().Integer(1, 1), Pong);
+        }
 
-        /// <summary>Send bye and disconnect.</summary>
+        /// <summary>Send bye and disconnect. A call in progress has a second to complete, then it is cancelled.</summary>
         public void Dispose()
         {
+            EndThread();
             try
             {
                 if (stream == null) return;
@@ -327,7 +365,7 @@ namespace Rlx
             tcp = null;
             playing = gone = false;
             from = to = 0;
-            scalars = new Part();
+            lock (names) scalars = new Part();
         }
 
         // Whether the exception means a lost connection. Over TLS Mono wraps it.
@@ -373,8 +411,11 @@ namespace Rlx
         {
             if (stream == null) throw end ?? lost ?? Interrupted(0, "there is no connection");
             var frame = Framed(kind, content);
-            if (scalars.Length > 0) frame = scalars.Raw(frame).ToArray();
-            scalars = new Part();
+            lock (names)
+            {
+                if (scalars.Length > 0) frame = scalars.Raw(frame).ToArray();
+                scalars = new Part();
+            }
             Write(frame);
         }
 
@@ -506,10 +547,13 @@ namespace Rlx
             Session = session;
             Algorithm = algorithm;
             limit = given;
+            lock (names)
+            {
+                nameBytes = limits.Integer(4);
+                nameLimit = limits.Integer(5);
+                names.Clear();
+            }
             most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n * (1 + found.Length)); // the longest possible answer
-            nameBytes = limits.Integer(4);
-            nameLimit = limits.Integer(5);
-            names.Clear();
             Patience(Math.Max(5, Math.Min(3 * heartbeat, 1e6)));
         }
 
@@ -556,6 +600,7 @@ namespace Rlx
             try
             {
                 tcp = Connected(host, int.Parse(where.Substring(colon + 1)));
+                if (cancel.IsCancellationRequested) throw new IOException("the call was cancelled");
                 tcp.NoDelay = true;
                 Patience(60);
                 stream = tcp.GetStream();
@@ -572,7 +617,7 @@ namespace Rlx
         }
 
         // Connect to the first address of the host that accepts.
-        private static TcpClient Connected(string host, int port)
+        private TcpClient Connected(string host, int port)
         {
             Exception why = null;
             foreach (var one in Dns.GetHostAddresses(host))
@@ -580,10 +625,11 @@ namespace Rlx
                 var client = new TcpClient(one.AddressFamily);
                 try
                 {
-                    if (client.ConnectAsync(one, port).Wait(10000)) return client;
+                    if (client.ConnectAsync(one, port).Wait(10000, cancel)) return client;
                     why = new IOException("it took too long");
                 }
                 catch (Exception e) when (Broken(e)) { why = e; }
+                catch (OperationCanceledException) { why = new IOException("the call was cancelled"); }
                 client.Close();
             }
             throw why ?? new IOException("the address is missing");
@@ -627,7 +673,7 @@ namespace Rlx
             failures++;
             address++;
             config.OnRetry(reason, wait);
-            Thread.Sleep((int)Math.Ceiling(1000 * wait));
+            if (cancel.WaitHandle.WaitOne((int)Math.Ceiling(1000 * wait))) throw Interrupted(0, "the call was cancelled");
         }
 
         private void Ask(uint kind, Part content, uint due)
@@ -663,7 +709,7 @@ namespace Rlx
         // Check an outcome, and record the masks of its message.
         private void Check(Outcome o, bool stepping)
         {
-            if (stream == null) throw end ?? lost ?? Interrupted(0, "the connection is lost: call Init to reconnect");
+            if (stream == null) throw end ?? lost ?? new RlxException(Meaning.Interrupted, 0, "the connection is lost: call Init to reconnect");
             if (!playing) throw new ArgumentException("no episode is in progress: call Init first");
             if (o.Reward.Length != n || (o.Terminated ?? cut).Length != n || (o.Truncated ?? cut).Length != n)
                 throw new ArgumentException("rewards and masks have " + n + " entries");

@@ -7,6 +7,7 @@ using System.Net;
 using System.Net.Sockets;
 using System.Text;
 using System.Threading;
+using System.Threading.Tasks;
 using Rlx;
 
 /// <summary>
@@ -670,6 +671,142 @@ public static class ClientTest
         Check(understood > 1000 && refused > 1000, understood + " " + refused);
     }
 
+    private static long First(Array[] actions) { return ((long[])actions[0])[0]; }
+
+    private static async Task<double> PlayAsync(Client client)
+    {
+        var seen = new float[2];
+        var init = client.InitAsync(new Array[] { seen });
+        seen[0] = float.NaN; // the arguments were copied
+        Check(First(await init) == 2, "the first action");
+        Check(First(await client.StepAsync(Result(1))) == 2, "the next action");
+        return (await client.ResetAsync(Result(2)))[0];
+    }
+
+    private static void TasksDoNotBlock()
+    {
+        string zero = "0000000c1a0a0a08" + new string('0', 16);
+        using (var asked = new ManualResetEvent(false))
+        {
+            Action<Stream> wait = stream => asked.WaitOne();
+            var server = new Server(new object[] { Welcome, wait, Actions, Actions, zero, Actions, wait, Actions, zero });
+            using (var client = new Client(Point(server.Address)))
+            {
+                var play = PlayAsync(client);
+                Check(!play.IsCompleted && !client.IsCompleted, "it waited for the server");
+                foreach (var call in new Action[] { () => client.Init(Seen), () => client.Connect(), () => client.Step(Result(1)), () => client.Alive(),
+                                                    () => client.StepAsync(Result(1)), () => client.BeginConnect() })
+                    Refused(call);
+                asked.Set();
+                Check(play.Result == 0 && client.IsCompleted, "the return");
+                asked.Reset();
+                client.Init(Seen);
+                client.BeginStep(Result(1));
+                Check(!client.IsCompleted, "it waited for the server");
+                Check(client.Metric("meanwhile", 1), "a metric during a call");
+                Refused(() => client.EndReset());
+                asked.Set();
+                while (!client.IsCompleted) Thread.Yield();
+                Check(First(client.EndStep()) == 2, "the action");
+                Refused(() => client.BeginInit(Seen));
+                client.BeginReset(Result(1));
+                Check(client.EndReset()[0] == 0, "it waited for the answer");
+            }
+            Check(server.Told().Contains(Hex(Encoding.ASCII.GetBytes("meanwhile"))), "the metric was sent");
+        }
+    }
+
+    private static void ErrorsOfTasksAreThoseOfTheCalls()
+    {
+        var server = new Server(new[] { Welcome, Actions, Over });
+        using (var client = new Client(Point(server.Address)))
+        {
+            Refused(() => client.InitAsync(new Array[] { new[] { 0, float.NaN } }));
+            client.BeginInit(Seen);
+            client.EndInit();
+            Refused(() => client.StepAsync(Result(double.NaN)));
+            client.BeginStep(Result(1));
+            Check(Thrown(() => client.EndStep()).GlobalStep == 123456, "the end of training");
+            Check(Thrown(() => client.ConnectAsync().GetAwaiter().GetResult()).Meaning == Meaning.Finished, "it came back");
+        }
+        server.Told();
+        using (var client = new Client(Point("127.0.0.1:1")))
+        {
+            client.BeginConnect();
+            Check(Thrown(client.EndConnect).Meaning == Meaning.Failed, "no server");
+        }
+    }
+
+    private static void Cancelled(Task task)
+    {
+        try { task.GetAwaiter().GetResult(); }
+        catch (OperationCanceledException) { return; }
+        throw new Exception("it was not cancelled");
+    }
+
+    private static void CancelledCallsEndAndTheNextInitConnects()
+    {
+        using (var over = new ManualResetEvent(false))
+        using (var got = new ManualResetEvent(false))
+        {
+            Action<Stream> wait = stream =>
+            {
+                got.Set();
+                over.WaitOne();
+            };
+            var server = new Server(new object[] { Welcome, Actions, wait }, new object[] { Welcome, Actions });
+            var config = Point(server.Address);
+            config.OnRetry = (reason, seconds) => { throw new Exception("it waited after " + reason.Message); };
+            using (var client = new Client(config))
+            {
+                Cancelled(client.ConnectAsync(new CancellationToken(true)));
+                client.Init(Seen);
+                var stop = new CancellationTokenSource();
+                var step = client.StepAsync(Result(1), stop.Token);
+                got.WaitOne();
+                Check(!step.IsCompleted, "there is an answer");
+                stop.Cancel();
+                Cancelled(step);
+                Check(Thrown(() => client.Step(Result(1))).Meaning == Meaning.Interrupted, "the connection is lost");
+                over.Set();
+                client.Init(Seen);
+            }
+            server.Told();
+        }
+    }
+
+    private static void WaitsBetweenRetriesAreCancelled()
+    {
+        var config = Point("127.0.0.1:1");
+        config.RetrySeconds = 1e6;
+        using (var waiting = new ManualResetEvent(false))
+        using (var stop = new CancellationTokenSource())
+        {
+            int tries = 0;
+            config.OnRetry = (reason, seconds) =>
+            {
+                tries++;
+                waiting.Set();
+            };
+            using (var client = new Client(config))
+            {
+                var init = client.InitAsync(Seen, null, null, stop.Token);
+                waiting.WaitOne();
+                stop.Cancel();
+                Cancelled(init);
+                tries = 0;
+                client.BeginInit(Seen);
+                while (tries < 3) Thread.Sleep(10); // the fourth wait is of 2 s at least
+                var took = Stopwatch.StartNew();
+                client.Dispose();
+                Check(took.ElapsedMilliseconds < 30000, "Dispose waited for the retries");
+                try { client.EndInit(); }
+                catch (OperationCanceledException) { return; }
+            }
+        }
+        throw new Exception("Dispose did not cancel the call");
+    }
+
     public static void Main()
     {
         ExampleBytesOfSpecification();
@@ -692,6 +829,10 @@ public static class ClientTest
         ServerThatDoesNotReceiveIsDisconnected();
         MistakesOfTheServer();
         EveryAddressOfAHostIsTried();
+        TasksDoNotBlock();
+        ErrorsOfTasksAreThoseOfTheCalls();
+        CancelledCallsEndAndTheNextInitConnects();
+        WaitsBetweenRetriesAreCancelled();
         ChangedAnswersAreAcceptedOrRefused();
         Console.WriteLine("all passed");
     }
