@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,14 @@ def need(*programs: str) -> None:
     if missing:
         installers = sorted({_INSTALLED_BY.get(program, _IMAGE_TOOLS) for program in missing})
         pytest.skip(f"this machine lacks {', '.join(missing)}: {'; '.join(installers)}")
+
+
+def peer_python(name: str) -> Path:
+    """Return the Python of a peer's virtual environment. Skip the test if it does not exist."""
+    python = Path.home() / ".cache" / "relaax-peers" / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"this machine lacks {name}: tests/support/install-peers")
+    return python
 
 
 @functools.cache

@@ -23,6 +23,8 @@ COMMON = ("torch==2.13.0", "ale-py==0.12.1", "numpy==2.4.6", "opencv-python-head
 PEERS = {
     "sb3": ("stable-baselines3==2.9.2", "gymnasium==1.4.0", *COMMON),
     "rllib": ("ray[rllib]==2.60.0", "gymnasium==1.2.2", *COMMON),  # required by this version of ray
+    # The last versions that serve RLlib's PolicyClient refuse its clients: docs/from-rllib.md.
+    "rllib_client": ("ray[rllib]==2.30.0", "gymnasium==0.28.1", "torch==2.13.0", "numpy==1.26.4", "pyarrow==17.0.0"),
     "cpprb": ("cpprb==11.0.0", "numpy==2.4.6"),
 }
 
