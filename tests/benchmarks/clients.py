@@ -119,10 +119,25 @@ def built(language: Language) -> Path:
     return out
 
 
+def print_times_of_calls() -> None:
+    """Print the wall-clock time of a step of the C# client by Step, StepAsync and BeginStep."""
+    folder, program = LANGUAGES["csharp"].folder, built(LANGUAGES["csharp"]) / "Speed.exe"
+    command = ["mcs", "-langversion:7", f"-out:{program}", "-recurse:src/*.cs", "tests/Speed.cs"]
+    subprocess.run(command, cwd=folder, check=True)
+    for count in COUNTS:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = multiprocessing.get_context("fork").Process(target=serve, args=(listener, count, 10**9))
+            server.start()
+            print(f"{count} environments: Step, StepAsync, BeginStep", flush=True)
+            subprocess.run(["mono", program, f"127.0.0.1:{listener.getsockname()[1]}", str(count)], check=True)
+            server.join()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("languages", nargs="*", default=["python", *LANGUAGES])
     parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--calls", action="store_true", help="measure the calls of the C# client that do not block")
     parser.add_argument("--environments", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seed", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -131,6 +146,9 @@ def main() -> None:
             cartpole(options.languages[0], options.environments)
         except TrainingFinished:
             return
+    if options.calls:
+        print_times_of_calls()
+        return
     print("language,lines,of_code," + ",".join(f"us_{n}" for n in COUNTS))
     for name in options.languages:
         if name == "python":

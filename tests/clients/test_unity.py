@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 from pathlib import Path
 
@@ -12,24 +11,11 @@ import numpy as np
 import pytest
 
 from relaax import rlx
-from support.client_languages import LANGUAGES, require
 from support.processes import Processes, wait_until
 from support.rlx_peer import PeerConnection, RlxPeer, serve
-
-FOLDER = LANGUAGES["csharp"].folder
-COMPONENTS = ("src/*.cs", "unity/*.cs", "tests/UnityEngine.cs")
+from support.unity import FOLDER, compiled
 
 needs_mono = pytest.mark.checks("protocol/clients/csharp", "relaax/rlx", "tests/support/rlx_peer.py")
-
-
-def compiled(out: Path, *files: str | Path) -> Path:
-    """Compile the components and more files to a program for Mono. Skip the test if the compiler is missing."""
-    require(LANGUAGES["csharp"])
-    sources = [str(path) for pattern in COMPONENTS for path in sorted(FOLDER.glob(pattern))]
-    command = ["mcs", "-warnaserror", "-langversion:7.2", f"-out:{out}", *sources, *map(str, files)]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients.test_unity import compiled
 
 from support.machine import peer_python
 from support.page_runner import free_ports
 from support.pages import DOCS, files
 from support.processes import Processes, wait_until
 from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
+from support.unity import compiled
 
 SB3, RLLIB, ML_AGENTS = (DOCS / f"from-{name}.md" for name in ("stable-baselines3", "rllib", "ml-agents"))
 SERVERS = ("relaax/client", "relaax/server", "relaax/parameters", "algorithms/ppo", "algorithms/da3c")
