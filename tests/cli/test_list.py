@@ -43,7 +43,7 @@ def test_all_kinds_are_listed_without_argument() -> None:
 @pytest.mark.parametrize("family", bundled_names("environments"))
 def test_extras_of_a_family_exist_in_the_package(family: str) -> None:
     extras = family_extras(family)
-    assert bool(extras) == (family not in ("TORCS", "DeepMind_Lab", "Shooter", "Goofspiel", "ConnectFour"))
+    assert bool(extras) == (family not in ("TORCS", "DeepMind_Lab", "Shooter", "Goofspiel", "ConnectFour", "Godot"))
     assert set(extras.split(",")) - {""} <= set(metadata("relaax").get_all("Provides-Extra") or ())
 
 

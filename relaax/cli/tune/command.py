@@ -82,7 +82,7 @@ def tune(
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
     from relaax.cli.run.plan import make_plan
-    from relaax.cli.tune.places import RayCluster, ThisMachine
+    from relaax.cli.tune.places import ClusterTrainings, LocalTrainings
     from relaax.cli.tune.space import space_of
     from relaax.supervision.process import StartError
 
@@ -97,8 +97,8 @@ def tune(
         with EnvironmentCheck(plan) as check:
             check.wait()
         place = folder or Path("runs") / f"tune-{plan.name}"
-        where = ThisMachine() if on == "here" else RayCluster(place.name)
-        if fresh and isinstance(where, RayCluster):
+        where = LocalTrainings() if on == "here" else ClusterTrainings(place.name)
+        if fresh and isinstance(where, ClusterTrainings):
             where.stop_all()
         if fresh and place.exists():
             print(f"the previous study is now {move_aside(place)}")

@@ -30,7 +30,7 @@ class Place(Protocol):
         """
 
 
-class ThisMachine:
+class LocalTrainings:
     """Trainings in processes of this machine, each with its output in RUN.log."""
 
     def cores(self) -> int:
@@ -46,7 +46,7 @@ class ThisMachine:
         return run_command(run.with_name(f"{run.name}.log"), arguments, shall_end)
 
 
-class RayCluster:
+class ClusterTrainings:
     """Trainings on a Ray cluster, which places their processes; the output of each is in RUN.log at its end.
 
     They are named after the study and the trial, as in tune-da3c_ale-trial-0.
