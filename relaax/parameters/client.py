@@ -422,6 +422,8 @@ class ParameterClient(ParameterClientBase):
         self._global_step = answer.global_step
         if answer.HasField("edition"):
             self.edition = edition_of(answer.edition)
+        if isinstance(answer, pb.PushResponse | pb.ReportResponse):
+            self.metrics.wants_picture = answer.wants_picture
         if answer.finished:
             raise TrainingEnded(answer.global_step)
 

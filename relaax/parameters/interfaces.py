@@ -148,6 +148,9 @@ class Pushed:
 class MetricsRecorder(ABC):
     """Recorder of the metrics of an agent and its worker."""
 
+    wants_picture = False
+    """Whether the server has asked for a picture of the first environment."""
+
     @abstractmethod
     def scalar(self, name: str, value: float) -> None:
         """Add a sample of a named scalar; samples are averaged and sent in batches."""
@@ -164,6 +167,9 @@ class MetricsRecorder(ABC):
 
     def game(self, checkpoint_id: str, episode_return: float) -> None:  # noqa: B027
         """Record the return of an episode that this worker played with a checkpoint against the training."""
+
+    def picture(self, height: int, width: int, pixels: bytes) -> None:  # noqa: B027
+        """Record the picture that the server has asked for (see `relaax.parameters.pictures`); 0, 0, b"" for none."""
 
     @abstractmethod
     def statistic(self, name: str, moments: Moments) -> None:

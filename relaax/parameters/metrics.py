@@ -33,10 +33,12 @@ class MetricsCollector(MetricsRecorder):
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, float] = {}
         self._statistics: dict[str, Moments] = {}
+        self._picture: pb.Picture | None = None
 
     def __bool__(self) -> bool:
         """Return whether there is anything to report."""
-        return bool(self._episodes or self._games or self._scalars or self._histograms or self._gauges)
+        gathered = self._episodes or self._games or self._scalars or self._histograms or self._gauges
+        return bool(gathered) or self._picture is not None
 
     def episode(self, episode_return: float, length: int, drawn: Drawn | None = None) -> None:
         result = pb.EpisodeResult(episode_return=episode_return, length=length)
@@ -64,6 +66,10 @@ class MetricsCollector(MetricsRecorder):
     def gauge(self, name: str, value: float) -> None:
         self._gauges[check_name(name)] = float(value)
 
+    def picture(self, height: int, width: int, pixels: bytes) -> None:
+        self.wants_picture = False
+        self._picture = pb.Picture(height=height, width=width, pixels=pixels)
+
     def statistic(self, name: str, moments: Moments) -> None:
         if name in self._statistics:
             moments = self._statistics[name].merged(moments)
@@ -81,6 +87,7 @@ class MetricsCollector(MetricsRecorder):
         scalars, self._scalars = self._scalars, {}
         histograms, self._histograms = self._histograms, {}
         gauges, self._gauges = self._gauges, {}
+        picture, self._picture = self._picture, None
         return pb.MetricsReport(
             episodes=episodes,
             games=games,
@@ -90,6 +97,7 @@ class MetricsCollector(MetricsRecorder):
                 for name, histogram in histograms.items()
             ],
             gauges=[pb.Gauge(name=name, value=value) for name, value in gauges.items()],
+            picture=picture,
         )
 
 

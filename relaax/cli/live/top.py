@@ -114,6 +114,26 @@ class ServiceWatcher:
             "workers": workers,
         }
 
+    def picture(self) -> pb.GetPictureResponse | None:
+        """Return the newest picture of the first environment, and ask for the next one; None without an answer.
+
+        Called after `snapshot`.
+        """
+        import grpc
+
+        from relaax.parameters import parameter_server_pb2 as pb
+        from relaax.parameters import parameter_server_pb2_grpc as rpc
+
+        channel = self._channels.get(self._targets[0].address)
+        if channel is None:
+            return None
+        try:
+            stub = rpc.ParameterServerServiceStub(channel)
+            answer: pb.GetPictureResponse = stub.GetPicture(pb.GetPictureRequest(), timeout=_ANSWER_SECONDS)
+        except grpc.RpcError:
+            return None
+        return answer
+
     def close(self) -> None:
         """Close the connections."""
         for channel in self._channels.values():
@@ -157,6 +177,9 @@ class ServiceWatcher:
             "checkpoint_global_step": status.checkpoint_global_step if status.checkpoint else None,
             "checkpoint_error": status.checkpoint_error or None,
             "finished": status.finished,
+            "max_global_step": status.max_global_step,
+            "training_seconds": status.training_seconds,
+            "learning_rate": status.learning_rate,
             "version": status.version,
             "lesson": status.lesson or None,
             "lessons": status.lessons,
@@ -213,6 +236,8 @@ class ServiceWatcher:
             "act_ms_p50": _optional(worker, "act_ms_p50"),
             "episodes": worker.episodes,
             "mean_return_100": _optional(worker, "mean_return_100"),
+            "silent_seconds": worker.silent_seconds,
+            "staleness": _optional(worker, "staleness"),
         }
 
     def _speed(self, name: str, count: int) -> float | None:

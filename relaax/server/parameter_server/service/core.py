@@ -27,6 +27,7 @@ from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpoints.checkpointing import CheckpointLate, ModelState, Saved
 from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
+from relaax.server.parameter_server.service.pictures import Pictures
 from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
 from relaax.server.parameter_server.shard.model import (
     Difference,
@@ -99,6 +100,7 @@ class ParameterServerCore:
         self.periodic_metrics = PeriodicMetrics(clock)
         self.registry = registry or Registry()
         self.registry.on_absent = self._stop_waiting_for
+        self.pictures = Pictures(clock)
         self.description = ""
         """Algorithm and configuration for status requests; set by the assembly."""
         self.on_episodes: Callable[[int, Iterable[pb.EpisodeResult]], None] = lambda global_step, episodes: None

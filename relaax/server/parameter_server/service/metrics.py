@@ -94,7 +94,7 @@ class PeriodicMetrics:
         return figures
 
 
-RECENT_EPISODES = 100
+RECENT_EPISODES = RECENT_PUSHES = 100
 _RETURN, _LENGTH = "exploit/episode_return", "exploit/episode_length"
 
 
@@ -106,6 +106,8 @@ class WorkerActivity:
     episodes: int = 0
     act_ms: float | None = None
     """Median time of an answer to a client, in ms, from the last report that had its histogram."""
+    staleness: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_PUSHES))
+    """Staleness of the last pushes, in versions."""
     _returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
     def add_report(self, report: pb.MetricsReport, env_steps: int) -> None:
@@ -124,6 +126,12 @@ class WorkerActivity:
                 merged = Histogram()
                 merged.merge(zip(histogram.buckets, histogram.counts, strict=True))
                 self.act_ms = merged.quantile(0.5)
+
+    @property
+    def mean_staleness(self) -> float | None:
+        """Mean staleness of the last 100 pushes; None before the first."""
+        recent = list(self.staleness)
+        return sum(recent) / len(recent) if recent else None
 
     @property
     def mean_return(self) -> float | None:

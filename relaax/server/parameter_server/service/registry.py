@@ -204,6 +204,10 @@ class Registry:
         """Return the seconds since a worker registered."""
         return self._clock() - worker.since
 
+    def silence(self, worker: RegisteredWorker) -> float:
+        """Return the seconds since the last call of a worker."""
+        return self._clock() - worker.last_call
+
     def actors_as_json(self) -> dict[str, list[list[int]]]:
         """Return the actor table for a checkpoint."""
         with self._actors_lock:

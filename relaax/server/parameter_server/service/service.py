@@ -22,6 +22,7 @@ from relaax.parameters.precision import Narrower, check_precision, widened
 from relaax.parameters.wire import statistics_from_messages, statistics_to_messages
 from relaax.rlx.messages import MAX_ENVIRONMENT_PARAMETERS, MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.service.pictures import check_picture
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.shard import CannotShare, Push, PushRefused, PushResult
@@ -115,6 +116,8 @@ def check_report(report: pb.MetricsReport) -> None:
     Returns, gauges and clients' scalars must be within RLX's bounds. Scalars of the algorithm may be NaN, because a
     loss that becomes NaN must be visible.
     """
+    if report.HasField("picture"):
+        check_picture(report.picture)
     entries = report.episodes, report.scalars, report.histograms, report.gauges, report.games
     longest = max(len(found) for found in entries)
     if longest > _MAX_ENTRIES:
@@ -224,6 +227,7 @@ class ParameterService:
             if applied is None:
                 return Carrier(pb.PushResponse(global_step=core.global_step, finished=True))
             if not applied.repeated:
+                worker.activity.staleness.append(applied.outcome.staleness)
                 self._record_report(request.report, worker, request.env_steps)
                 if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
                     self._log_not_finite(worker, push.gradient)
@@ -318,6 +322,7 @@ class ParameterService:
                 global_step=core.global_step,
                 finished=core.is_finished_for(worker.purpose),
                 edition=core.new_edition(request.have_edition),
+                wants_picture=core.pictures.is_wanted_from(request.worker_id),
             )
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
@@ -365,10 +370,15 @@ class ParameterService:
                     episodes=worker.activity.episodes,
                     mean_return_100=worker.activity.mean_return,
                     act_ms_p50=worker.activity.act_ms,
+                    silent_seconds=registry.silence(worker),
+                    staleness=worker.activity.mean_staleness,
                 )
                 for worker in registry.connected()
             ]
         )
+
+    def picture(self) -> pb.GetPictureResponse:
+        return self._core.pictures.next(self._core.registry.connected())
 
     def _log_not_finite(self, worker: RegisteredWorker, gradient: FlatVector) -> None:
         assert self._core.model is not None
@@ -417,6 +427,7 @@ class ParameterService:
             actor_count=count,
             actor_rank=rank,
             edition=self._core.new_edition(request.have_edition),
+            wants_picture=self._core.pictures.is_wanted_from(request.worker_id),
         )
         if applied.pending is not None:
             response.pending = applied.pending
@@ -433,6 +444,8 @@ class ParameterService:
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.add_report(report, env_steps)
+        if report.HasField("picture"):
+            self._core.pictures.add(worker.worker_id, report.picture)
         self._core.record_lesson(report.episodes)
         self._core.record_games(report.games)
         actor = worker.actors[0] if worker.purpose.acts else None

@@ -45,6 +45,7 @@ class GrpcService:
         self.Leave = _answering(service.leave)
         self.GetStatus = _answering(lambda request: service.status())
         self.ListWorkers = _answering(lambda request: service.workers())
+        self.GetPicture = _answering(lambda request: service.picture())
         self.SetParameter = _answering(service.set_parameter)
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802

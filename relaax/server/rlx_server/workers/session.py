@@ -16,6 +16,7 @@ from relaax.hosting.errors import describe_error, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
+from relaax.parameters.pictures import image_part, picture_of
 from relaax.rlx.metric_names import normalize_name
 from relaax.server.rlx_server.workers.episode_parameters import EpisodeParameters
 from relaax.server.rlx_server.workers.episodes import EpisodeCounter, ReportedStarts
@@ -79,6 +80,7 @@ class AgentSession:
         self.void_answer: rlx.Actions | None = None
         """The answer to messages that the agent does not get; None without `Welcome.out_of_step`."""
         self._records_chosen = welcome.chosen_actions
+        self._image = image_part([(element.shape, element.dtype) for element in hello.observation_space.elements()])
         if welcome.out_of_step:
             self._valid = ValidObservations()
             self.void_answer = rlx.Actions(void_actions(hello.action_space, hello.environments))
@@ -228,6 +230,8 @@ class AgentSession:
     def answer(self, message: rlx.Message) -> rlx.ServerMessage | None:
         """Return the answer to a message; None for messages without an answer, such as metrics."""
         if isinstance(message, rlx.Step):
+            if self._metrics.wants_picture:
+                self._record_picture(message.observation)
             return self._with_parameters(self.step(message), message)
         if isinstance(message, rlx.Init):
             return self._with_parameters(self.init(message), message)
@@ -237,6 +241,15 @@ class AgentSession:
             record_client_metrics(message, self._metrics)
             return None
         return rlx.Pong(message.nonce) if isinstance(message, rlx.Ping) else None
+
+    def _record_picture(self, observation: Leaves) -> None:
+        """Record the observation of the first environment as a picture, or that it has no image."""
+        if self._image is None:
+            self._metrics.picture(0, 0, b"")
+            return
+        index, axes = self._image
+        first = observation[index][0]
+        self._metrics.picture(*picture_of(first if axes is None else first.transpose(axes)))
 
     def _with_parameters(self, answer: rlx.Actions, message: rlx.Init | rlx.Step) -> rlx.Actions:
         """Return an answer with new parameters. They are drawn where the message begins an episode."""
