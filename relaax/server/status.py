@@ -7,15 +7,12 @@ checks that docs/metrics.md matches the tables of metric families.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,11 +20,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from relaax import __version__
 from relaax.server.address import name_of
+from relaax.server.http_server import BoundedHttpServer, QuietRequestHandler
 
-MAX_REQUESTS = 16
-REQUEST_SECONDS = 10.0
 _PATHS = "this port serves /healthz and /metrics"
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
@@ -39,7 +34,8 @@ class StatusServer:
 
     def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
         self.address = name_of(sock)
-        self._http = _Http(sock, health, registry)
+        self._http = _Http(sock, _Handler)
+        self._http.health, self._http.registry = health, registry
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.2,), name="status", daemon=True)
 
     def start(self) -> None:
@@ -54,76 +50,25 @@ class StatusServer:
         self._http.server_close()
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
-        super().__init__(sock.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = sock
-        self.health = health
-        self.registry = registry
-        self._since: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._lock:
-            if len(self._since) >= MAX_REQUESTS:
-                return False  # the caller closes it
-            self._since[request] = time.monotonic()
-        return True
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._since.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Close requests that exceed `REQUEST_SECONDS`, even if bytes still arrive. Called several times a second."""
-        now = time.monotonic()
-        with self._lock:
-            for request, since in self._since.items():
-                if now - since > REQUEST_SECONDS:
-                    with contextlib.suppress(OSError):
-                        request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: the only expected error is a client that disconnects during an answer."""
+class _Http(BoundedHttpServer):
+    health: Health
+    registry: CollectorRegistry
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietRequestHandler):
     server: _Http
-    timeout = REQUEST_SECONDS
-    server_version = f"relaax/{__version__}"
-    sys_version = ""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name is of http.server
         path = self.path.partition("?")[0]
         if path == "/healthz":
             serving, more = self.server.health()
             status = HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, "application/json", json.dumps({"serving": serving, **more}).encode() + b"\n")
+            self.answer(status, "application/json", json.dumps({"serving": serving, **more}).encode() + b"\n")
         elif path == "/metrics":
             encoder, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, kind, encoder(self.server.registry))
+            self.answer(HTTPStatus.OK, kind, encoder(self.server.registry))
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"{_PATHS}\n".encode())
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a scrape every few seconds would flood the log."""
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"{_PATHS}\n".encode())
 
 
 View = TypeVar("View")

@@ -29,7 +29,7 @@ from relaax.replay.client import writer as remote_writer
 from relaax.replay.table import table_copy
 from relaax.rlx import Limits, array_spaces, handshake, messages
 from relaax.rlx.wire import arrays, framing, space_encoding
-from relaax.server import status
+from relaax.server import http_server
 from relaax.server.checkpoints import checkpointing
 from relaax.server.learner import learning as sampling
 from relaax.server.parameter_server.coordination import follower, leader
@@ -77,8 +77,8 @@ CONSTANTS: dict[str, float] = {
     "STRANGER_SECONDS": connections.STRANGER_SECONDS,
     "WORKERS": connections.WORKERS,
     "NEW_SECONDS": connections.NEW_SECONDS,
-    "MAX_REQUESTS": status.MAX_REQUESTS,
-    "REQUEST_SECONDS": status.REQUEST_SECONDS,
+    "MAX_REQUESTS": http_server.MAX_REQUESTS,
+    "REQUEST_SECONDS": http_server.REQUEST_SECONDS,
     "CHECK_SECONDS": environment_check.CHECK_SECONDS,
     "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,
     "MAX_ENVIRONMENTS": messages.MAX_ENVIRONMENTS,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server import status
+from relaax.server import http_server
 from relaax.server.address import AddressError, listen, require_private
 from relaax.server.status import Families, Family, StatusServer, registry_of
 from support.scrape import scraped
@@ -78,9 +78,9 @@ def test_other_paths_and_methods_are_refused(serving: Serving) -> None:
 
 
 def test_silent_connections_are_closed_after_a_timeout(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.5)
     host, _, port = serving.server.address.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(status.MAX_REQUESTS)]
+    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(http_server.MAX_REQUESTS)]
     try:
         for sock in silent:
             with contextlib.suppress(ConnectionError):  # it has timed out already

@@ -39,12 +39,24 @@ def rlx_server_token(settings: RlxServerSection) -> str | None:
 def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:
     """Return the TLS context of the port for environments; None without TLS. Raises ConfigurationError."""
     keys = f"{RLX_SERVER}.tls_certificate", f"{RLX_SERVER}.tls_key"
-    if key_pair(settings.tls_certificate, settings.tls_key, *keys) is None:
+    context = server_context(settings.tls_certificate, settings.tls_key, *keys)
+    if context is not None:
+        context.num_tickets = 0  # sessions cannot be resumed: each worker is a separate process
+    return context
+
+
+def server_context(
+    certificate: str | None, key: str | None, certificate_key: str, key_key: str
+) -> ssl.SSLContext | None:
+    """Return a server's context, TLS 1.2 or later; None without a certificate. Raises ConfigurationError.
+
+    `certificate_key` and `key_key` name the keys or options of the two files, for messages.
+    """
+    if key_pair(certificate, key, certificate_key, key_key) is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # sessions cannot be resumed: each worker is a separate process
-    context.load_cert_chain(_path(settings.tls_certificate, keys[0]), _path(settings.tls_key, keys[1]))
+    context.load_cert_chain(_path(certificate, certificate_key), _path(key, key_key))
     return context
 
 
