@@ -135,6 +135,7 @@ setup(
         "relaax.machine_code": ["*.so"],
         "relaax.protocol": ["rlx/v1/rlx.proto", "clients/**"],
         "relaax.cli.new.templates": ["*.html", "*.js"],
+        "relaax.cli.web.static": ["*"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": ["*.svg", "images/*.png", "images/*.svg", "results/*", "results/archive/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "Dockerfile"],

@@ -25,6 +25,7 @@ COMMANDS = {
     "suite": "relaax.cli.suite.command:suite",
     "tune": "relaax.cli.tune.command:tune",
     "top": "relaax.cli.live.top:top",
+    "web": "relaax.cli.web.command:web",
     "set": "relaax.cli.live.setting:set_parameters",
     "plot": "relaax.cli.plot:plot",
     "bench": "relaax.cli.bench.command:bench",

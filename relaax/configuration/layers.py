@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, SECTIONS, WORKERS_TOKEN
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, SECTIONS, WEB_TOKEN, WORKERS_TOKEN
 from relaax.configuration.validation import (
     FOREIGN,
     ConfigurationError,
@@ -111,7 +111,7 @@ def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, s
 
 
 PREFIX = "RELAAX_"
-SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)
+SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN, WEB_TOKEN)
 """Variables of secrets. They are not keys, because secrets must not be in a file."""
 
 _SECTIONS = [name.removeprefix("relaax-").replace("-", "_").upper() for name in (*SECTIONS, "algorithm")]

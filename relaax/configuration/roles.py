@@ -45,6 +45,9 @@ WORKERS_TOKEN = "RELAAX_PARAMETER_SERVER_TOKEN"
 REPLAY_TOKEN = "RELAAX_REPLAY_SERVER_TOKEN"
 """The variable for the token that workers and learners send to a replay server."""
 
+WEB_TOKEN = "RELAAX_WEB_TOKEN"
+"""The variable for the token of the live page."""
+
 
 class Restart(enum.Enum):
     """When to restart a process that has ended."""

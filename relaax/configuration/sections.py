@@ -399,6 +399,14 @@ class RunSection(Section):
         None,
         description="Training time after which the run stops: seconds, or 15m, 2h, 1h30m.",
     )
+    web: Address | None = Field(None, description="Address of a live page of the run; port 0 picks a free one.")
+    web_token_file: str | None = Field(
+        None,
+        description="File with the page's token, required for other addresses than loopback; default: the variable "
+        "RELAAX_WEB_TOKEN.",
+    )
+    web_certificate: str | None = Field(None, description="The page's certificate (PEM file); enables HTTPS.")
+    web_key: str | None = Field(None, description="Private key of that certificate (PEM file).")
     checkpoint_interval: float = Field(60.0, gt=0, description="Seconds between checkpoints in `relaax run`.")
     stop_timeout: float = Field(
         10.0,

@@ -12,6 +12,8 @@ import pytest
 from environments.MiniWoB.browser import BROWSERS, MISSING
 
 _IMAGE_TOOLS = "tests/support/install-image-tools"
+AXE = Path.home() / ".cache/relaax-axe/axe.min.js"
+"""axe-core, which checks pages for accessibility."""
 _INSTALLED_BY = {
     "certutil": _IMAGE_TOOLS,
     "chromedriver": _IMAGE_TOOLS,
@@ -44,6 +46,13 @@ def peer_python(name: str) -> Path:
     if not python.exists():
         pytest.skip(f"this machine lacks {name}: tests/support/install-peers")
     return python
+
+
+def need_axe() -> str:
+    """Return the script of axe-core. Skip the test if this machine lacks it."""
+    if not AXE.is_file():
+        pytest.skip("this machine lacks axe-core: tests/support/install-axe")
+    return AXE.read_text("utf-8")
 
 
 @functools.cache

@@ -89,6 +89,7 @@ class Browser:
         options = webdriver.ChromeOptions()
         for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"):
             options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         options.binary_location = str(shutil.which("chromium"))
         home = {} if authority is None else {"HOME": str(_home_that_trusts(authority, folder.with_name("home")))}
         service = webdriver.ChromeService(str(shutil.which("chromedriver")), env={**os.environ, **home})
@@ -98,6 +99,20 @@ class Browser:
     def go(self, url: str) -> None:
         """Open a URL."""
         self._driver.get(url)
+
+    def resize(self, width: int, height: int) -> None:
+        """Set the size of the page in CSS pixels, also below the minimum of a window."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, scheme: str) -> None:
+        """Set the preferred colour scheme: "light" or "dark"."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def console_errors(self) -> list[str]:
+        """Return the errors in the console since the last call."""
+        return [entry["message"] for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     @property
     def title(self) -> str:
@@ -111,6 +126,10 @@ class Browser:
     def execute(self, script: str, *arguments: str) -> object:
         """Run a script in the page and return its result."""
         return self._driver.execute_script(script, *arguments)
+
+    def execute_async(self, script: str) -> object:
+        """Run a script in the page and return what it passes to its callback, the last argument."""
+        return self._driver.execute_async_script(script)
 
     def screenshot(self, file: Path) -> None:
         """Write a screenshot of the window as PNG."""

@@ -17,7 +17,7 @@ def section_of_service(
 ) -> RlxServerSection:
     """Return a section with the addresses and credentials of the servers. Raises ConfigurationError."""
     run = Path(where)
-    if _is_address(where):
+    if is_address(where):
         return _section(where, replay or "", token_file, tls_ca)
     if replay is not None:
         raise ConfigurationError(
@@ -42,7 +42,7 @@ def rlx_address_of(where: str) -> str:
 
     `where` is HOST:PORT, a configuration, or the directory of an active run.
     """
-    if _is_address(where):
+    if is_address(where):
         return where
     if not Path(where).is_dir():
         from relaax.server.command.configuration import configured
@@ -54,7 +54,8 @@ def rlx_address_of(where: str) -> str:
     return found
 
 
-def _is_address(where: str) -> bool:
+def is_address(where: str) -> bool:
+    """Return whether `where` is HOST:PORT, or several separated by commas."""
     return re.search(r":\d+(,|$)", where) is not None
 
 

@@ -79,6 +79,13 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also start TensorBoard, and print its URL.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Also serve a live page of the run on a free port, and print its URL.")
+    ] = False,
+    web_bind: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve the live page at this address; run.web_token_file protects it."),
+    ] = None,
     on: Annotated[
         Literal["here", "ray"],
         typer.Option(
@@ -137,6 +144,7 @@ def run(
         "rlx_server.record": record,
         "algorithm.seed": seed,
         "tensorboard.enabled": tensorboard or None,
+        "run.web": web_bind or ("localhost:0" if web else None),
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))

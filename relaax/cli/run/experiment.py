@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_k
 from relaax.cli.reporting import resilient
 from relaax.cli.run.environment_check import EnvironmentCheck, FirstConnection, check_spaces, never_connected_message
 from relaax.cli.run.evaluations import Evaluations
+from relaax.cli.run.live_page import LivePage, warnings_in_file
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan, RunTokens, run_tokens
 from relaax.cli.run.progress import Progress, ProgressReader, ReplayProgressReader
@@ -94,17 +96,22 @@ def experiment(
     """
     host, tokens = remote or (ThisMachine(), run_tokens(plan))
     refused = None
-    with ProgressView(plan, progress, panel) as view:
+    LivePage.check(plan)
+    with ProgressView(plan, progress, panel) as view, ExitStack() as stack:
         view.step(f"making one {plan.environment_name} as a check")
         check_spaces(plan, check.wait())
         if summary is not None:
             directory.check_summary_writable(summary)
         view.print_line(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
+        stack.enter_context(warnings_in_file(directory.logs / "run.log"))
         supervisor = Supervisor(plan, directory, tokens, host)
         interrupted = SignalWatch(supervisor)
         reader, memory = ProgressReader(tokens.status), ReplayProgressReader(tokens.replay)
         evaluated = Evaluations(plan, directory)
+        page = LivePage(plan, directory, tokens)
+        stack.callback(page.close)
+        page.start()
         try:
             view.step("starting the servers (the first time on a machine they compile their kernels)")
             supervisor.start_servers()
@@ -114,7 +121,7 @@ def experiment(
             view.print_line(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
             if supervisor.tensorboard_url is not None:
                 view.print_line(f"TensorBoard at {supervisor.tensorboard_url}")
-            status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated)
+            status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated, page)
             status = _await_evaluation(plan, status, interrupted, view, evaluated)
         except StartError as error:
             status = "interrupted" if interrupted.event.is_set() else "failed"
@@ -233,6 +240,7 @@ def _watch(
     interrupted: SignalWatch,
     view: ProgressView,
     evaluated: Evaluations,
+    live: LivePage,
 ) -> str:
     """Poll the run until it must stop, and return its status. Raises StartError."""
     shown_pages: list[str] = []
@@ -243,6 +251,8 @@ def _watch(
                 shown_pages.append(page)
                 view.print_line(f"open {page} in a browser: the environments are played there")
                 view.step(f"waiting for {page} to be opened")
+        if sentence := live.poll():
+            view.print_line(sentence)
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress, memory.poll(supervisor.replay_addresses, progress.updates))
         if supervisor.clients and not shown_pages:

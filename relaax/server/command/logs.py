@@ -11,7 +11,7 @@ from typing import Any
 
 from relaax.console import LineFormatter, log_uncaught_exceptions
 
-_TEXT = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s"
+TEXT_FORMAT = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s"
 _UNSAFE_MODULES = frozenset({logging.__name__, "numba", "llvmlite"})
 
 
@@ -52,7 +52,7 @@ def configure_logging(level: str, format_: str = "text") -> None:
     Uncaught exceptions become messages too. With "json", so do Python's warnings.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if format_ == "json" else LineFormatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if format_ == "json" else LineFormatter(TEXT_FORMAT))
     logging.basicConfig(handlers=[handler], level=level, force=True)
     logging.captureWarnings(format_ == "json")
     log_uncaught_exceptions()
