@@ -24,6 +24,7 @@ from support.wheel import LEFT, ROOT, copy_checkout, install, quick_wheel, run, 
 pytestmark = pytest.mark.slow
 of_the_wheel = pytest.mark.checks("setup.py", "pyproject.toml", "Makefile", ".ci", "tests/support/wheel.py")
 
+SHIPPED = ("relaax/cli/new/templates", "relaax/cli/web/static")
 BUILT = ROOT / "environments/TORCS/driver"  # built on machines with TORCS
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
 NEEDING_SERVER = (
@@ -64,7 +65,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_has_all_files_in_package_relaax(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].split("-")[0] for name in names} == {"relaax"}
-    for folder in ("algorithms", "environments", "config", "docs", "protocol/vectors", "relaax/cli/new/templates", "relaax/cli/web"):
+    for folder in (
+        "algorithms",
+        "environments",
+        "config",
+        "docs",
+        "protocol/vectors",
+        "relaax/cli/new/templates",
+        "relaax/cli/web",
+    ):
         for path in (ROOT / folder).rglob("*"):
             made = "__pycache__" in path.parts or path.is_relative_to(BUILT / "include") or path.suffix == ".so"
             if path.is_file() and not made and path.name != "retake.py":

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Take the pictures of docs/metrics.md again: `.venv/bin/python docs/images/retake.py [RUNS]`.
+"""Take the pictures of docs/metrics.md and docs/live-page.md again: `.venv/bin/python docs/images/retake.py [RUNS]`.
 
 Trains CartPole twice for about a minute, unless RUNS is a folder of runs, starts TensorBoard on them, and has Chromium
-take the pictures. Needs Chromium (Debian: `apt-get install chromium`) and Pillow, which matplotlib brings.
+take the pictures. Then trains Boxing for some minutes with a live page. Needs Chromium (Debian: `apt-get install
+chromium`) and Pillow, which matplotlib brings.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ PICTURES = (
     ("time-series", "?forceSVG=true&tagFilter=%5E(episode%7Clatency%7Cspeed)%2F#timeseries", 1400, 1000),
     ("hparams", "#hparams", 1600, 620),
 )
+LIVE = "live-page", 1280, 1000
+LIVE_SECONDS = 240
 COLOURS = 64
 
 # Name, steps, overrides: what differs can be compared.
@@ -101,15 +104,35 @@ def look(url: str, *options: str) -> bytes:
 
 def take(address: str, folder: Path) -> None:
     """All pictures, in few colours."""
+    for name, page, width, height in PICTURES:
+        take_one(f"{address}{page}", folder / f"{name}.png", width, height)
+
+
+def take_one(url: str, path: Path, width: int, height: int) -> None:
+    """One picture."""
     from PIL import Image
 
-    for name, page, width, height in PICTURES:
-        path = folder / f"{name}.png"
-        look(f"{address}{page}", f"--window-size={width},{height}", f"--screenshot={path}")
-        with Image.open(path) as picture:
-            small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-        small.save(path, optimize=True)
-        print(f"{path}: {path.stat().st_size // 1000} kB")
+    look(url, f"--window-size={width},{height}", f"--screenshot={path}")
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size // 1000} kB")
+
+
+def take_live(run: Path, folder: Path) -> None:
+    """The picture of a live page, while the run trains."""
+    command = [str(BIN / "relaax"), "run", "da3c_ale_boxing", "--run-dir", str(run), "--web"]
+    training = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert training.stdout is not None
+        lines = (re.search(r"live page at (\S+)", line) for line in training.stdout)
+        url = next(found[1] for found in lines if found)
+        time.sleep(LIVE_SECONDS)
+        name, width, height = LIVE
+        take_one(url, folder / f"{name}.png", width, height)
+    finally:
+        training.terminate()
+        training.wait()
 
 
 def main() -> None:
@@ -120,6 +143,7 @@ def main() -> None:
             train(folder)
         with tensorboard(folder) as address:
             take(address, HERE)
+        take_live(Path(made) / "boxing", HERE)
 
 
 if __name__ == "__main__":

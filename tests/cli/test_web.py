@@ -374,7 +374,7 @@ def test_picture_shows_the_first_environment(processes: Processes, tmp_path: Pat
     service = Service(processes, tmp_path)
     images = np.random.default_rng(2).integers(0, 256, (6, 20, 30, 3)).astype(np.uint8)
     page = watched(service.parameter_server_address)
-    spaces = {"observation_space": Box(0, 255, (20, 30, 3), np.uint8), "action_space": Discrete(2)}
+    spaces: dict[str, Any] = {"observation_space": Box(0, 255, (20, 30, 3), np.uint8), "action_space": Discrete(2)}
     with Client(service.address, **spaces) as client, served(page) as port:
         client.init(images[0])
 
@@ -393,7 +393,7 @@ def test_picture_shows_the_first_environment(processes: Processes, tmp_path: Pat
 def test_vector_has_no_picture(processes: Processes, tmp_path: Path) -> None:
     service = Service(processes, tmp_path)
     page = watched(service.parameter_server_address)
-    spaces = {"observation_space": Box(-1, 1, (3,)), "action_space": Discrete(2)}
+    spaces: dict[str, Any] = {"observation_space": Box(-1, 1, (3,)), "action_space": Discrete(2)}
     with Client(service.address, **spaces) as client, served(page) as port:
         client.init(np.zeros(3, np.float32))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,14 +83,15 @@ def top(
 class ServiceWatcher:
     """A client of all shards, which computes speeds from consecutive answers."""
 
-    def __init__(self, targets: Sequence[Target], replay: Sequence[Target] = ()) -> None:
-        """`replay`: the replay servers."""
+    def __init__(self, targets: Sequence[Target], replay: Sequence[Target] = (), window: float = 0.0) -> None:
+        """`replay`: the replay servers. `window`: seconds over which speeds are averaged; 0: since the last answer."""
         from relaax.cli.run.progress import ReplayShards
 
         self._targets = targets
         self._replay = ReplayShards(replay)
         self._channels: dict[str, grpc.Channel] = {}
-        self._before: dict[str, tuple[float, int]] = {}
+        self._window = window
+        self._before: dict[str, deque[tuple[float, int]]] = {}
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current state of the service, as --json prints it."""
@@ -241,11 +242,16 @@ class ServiceWatcher:
         }
 
     def _speed(self, name: str, count: int) -> float | None:
-        """Return the increase of a count per second since the last snapshot; None without one or after a restart."""
+        """Return the increase of a count per second; None without an earlier snapshot or after a restart."""
         now = time.monotonic()
-        then, before = self._before.get(name, (now, count))
-        self._before[name] = (now, count)
-        return (count - before) / (now - then) if now > then and count >= before else None
+        history = self._before.setdefault(name, deque())
+        if history and history[-1][1] > count:
+            history.clear()
+        history.append((now, count))
+        while len(history) > 2 and now - history[1][0] >= self._window:
+            history.popleft()
+        then, before = history[0]
+        return (count - before) / (now - then) if now > then else None
 
 
 def _optional(message: Any, name: str) -> float | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from relaax.cli.web.page import RunPage
 
 BIND = "localhost:7080"
+SPEED_SECONDS = 10.0
+"""Seconds over which speeds are averaged."""
 _RUNS = Path("runs")
 _CONFIGURATIONS = (".yaml", ".yml")
 
@@ -92,7 +94,7 @@ def page_of(
         from relaax.server.access import replay_targets, targets
 
         found = section_of_service(place, replay, token_file, tls_ca)
-        return ServiceWatcher(targets(found), replay_targets(found))
+        return ServiceWatcher(targets(found), replay_targets(found), SPEED_SECONDS)
 
     place = where
     if is_address(where):

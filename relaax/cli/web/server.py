@@ -74,8 +74,8 @@ class _PageHandler(QuietRequestHandler):
         elif asked.path == "/picture" and (image := self.server.page.image()):
             self._send(HTTPStatus.OK, "image/png", image)
         else:
-            text = b"this port serves the live page of a run at /\n"
-            self._send(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", text)
+            where = b"this port serves the live page of a run at /\n"
+            self._send(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", where)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, more: Mapping[str, str] = {}) -> None:
         self.answer(status, kind, body, {**HEADERS, **more})

@@ -5,6 +5,7 @@ const PERIOD = 1500; // milliseconds between two requests
 const TIMEOUT = 9000;
 const HEIGHT = 180; // of a chart, in pixels
 const FIRST = ["episode", "evaluation", "speed", "loss"]; // groups of curves that are open at first
+const MAIN = "episode/mean_return_100"; // the first curve of its group
 const CAPTIONS = {
   workers: "Workers, the longest silent first. Each serves one connection.",
   servers: "RLX servers and their connections",
@@ -112,8 +113,8 @@ function addCurve(name) {
   figure.append(label, chart);
   figure.dataset.name = name;
   const charts = group.lastElementChild;
-  const later = [...charts.children].find((one) => one.dataset.name.localeCompare(name) > 0);
-  charts.insertBefore(figure, later ?? null);
+  const later = [...charts.children].find(({ dataset }) => dataset.name !== MAIN && dataset.name.localeCompare(name) > 0);
+  charts.insertBefore(figure, name === MAIN ? charts.firstChild : later ?? null);
   const made = { name, group, steps: [], values: [], figure, label, target: chart, chart: null, dirty: true };
   curves.set(name, made);
   return made;
@@ -123,13 +124,13 @@ const options = (width) => {
   const style = getComputedStyle(document.documentElement);
   const [dim, line, curve] = ["--dim", "--line", "--curve"].map((name) => style.getPropertyValue(name).trim());
   const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-  const axis = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, size: 48,
+  const axis = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, size: 60,
     values: (_, ticks) => ticks.map((value) => short.format(value)) };
   return {
     width, height: HEIGHT, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false } },
     axes: [{ ...axis, size: 32, space: 60 }, axis],
-    series: [{}, { stroke: curve, width: 1.5, points: { show: false } }],
+    series: [{}, { stroke: curve, width: 1.5 }], // with a point for each value where there are few
   };
 };
 
