@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from relaax.cli.run.plan import GYMNASIUM
 from support.machine import need, need_axe
 from support.processes import Processes, Running, wait_until
 from support.run import PATIENCE, SMALL, Run, Runs
@@ -122,9 +123,7 @@ def test_ended_run_still_shows_its_curves(runs: Runs, processes: Processes, brow
 def test_servers_by_hand_behind_a_token(processes: Processes, tmp_path: Path, browser: Browser) -> None:
     """The page listens on all addresses, so it needs a token; curves come from the state of the server."""
     service = Service(processes, tmp_path)
-    client = processes.start(
-        sys.executable, "-m", "relaax.environments.OpenAI_Gym.main", service.address, "CartPole-v1", "2"
-    )
+    client = processes.start(sys.executable, GYMNASIUM, service.address, "CartPole-v1", "2")
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
