@@ -61,7 +61,7 @@ def test_documented_commands_copy_a_training(runs: Runs, tmp_path: Path) -> None
     here = tmp_path / "here"
     (here / "runs").mkdir(parents=True)
     (here / "runs" / "da3c_gym_cartpole").symlink_to(run.directory)
-    (here / "to_wandb.py").write_text(block(PAGE, "to_wandb"), "utf-8")
+    (here / "to_wandb.py").write_text(block(PAGE, "to_wandb.py"), "utf-8")
     (line,) = re.findall(r"^(WANDB_MODE=.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
     assignment, program, *arguments = shlex.split(line)
     assert program == "python"
