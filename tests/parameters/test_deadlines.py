@@ -71,6 +71,7 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
         reader.close()
         watcher = ServiceWatcher([Target(server.address)])
         watcher.snapshot()
+        watcher.picture()
         watcher.close()
         CliRunner().invoke(app, ["set", server.address, "gravity=1"])
         assert set(seconds) == METHODS
