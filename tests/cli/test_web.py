@@ -370,7 +370,7 @@ def test_png_has_the_pixels(shape: tuple[int, ...]) -> None:
 
 
 def test_picture_shows_the_first_environment(processes: Processes, tmp_path: Path) -> None:
-    """Nobody asks for a picture until a page is open; then it is the observation of environment 0."""
+    """The picture is the observation of environment 0."""
     service = Service(processes, tmp_path)
     images = np.random.default_rng(2).integers(0, 256, (6, 20, 30, 3)).astype(np.uint8)
     page = watched(service.parameter_server_address)

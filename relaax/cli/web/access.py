@@ -1,4 +1,4 @@
-"""Who may see the live page: its token and certificate."""
+"""The token and the certificate of the live page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.server.security.tokens import Token, read_token
 def page_access(
     bind: str, token_file: str | None, certificate: str | None, key: str | None, prefix: str = "--page-"
 ) -> tuple[Token | None, ssl.SSLContext | None]:
-    """Return the token of the page and its TLS context; None if there are none.
+    """Return the token of the page and its TLS context, each None if missing.
 
     `prefix`: of the options, or of the keys that name the files, for messages.
 

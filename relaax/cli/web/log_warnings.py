@@ -32,7 +32,7 @@ class LogWarnings:
         """Number of warnings found so far."""
 
     def read(self) -> None:
-        """Read what was appended since the last call."""
+        """Read the lines that were appended since the last call."""
         new: list[dict[str, Any]] = []
         for path in sorted(self._folder.glob("*.log")):
             for line in self._new_lines(path):

@@ -37,11 +37,11 @@ _PURPOSES = {"train": "trains", "exploit": "acts", "learn": "learns"}
 _MODES = {1: 0, 3: 2}  # colour types of PNG: gray, RGB
 Table = dict[str, Any]
 Connect = Callable[[], "ServiceWatcher | None"]
-"""Connect to the servers at their present addresses; None if there are none. Raises ConfigurationError."""
+"""Connect to the servers at their present addresses; None without servers. Raises ConfigurationError."""
 
 
 class RunPage:
-    """What the page shows of a run: one state for all browsers. Thread-safe.
+    """The content of a run's page: one state for all browsers. Thread-safe.
 
     `name`: its title. `connect`: connects to the servers, or None. `run`: its directory, if any. `metrics`: the folder
     of its event files; without it, curves begin when the page is first opened.
@@ -79,7 +79,7 @@ class RunPage:
         return {"name": self._name, "state": "Reading the metrics of the run."}
 
     def image(self) -> bytes:
-        """Return the newest picture as PNG; empty if there is none."""
+        """Return the newest picture as PNG, empty before the first."""
         return self._image[1]
 
     def close(self) -> None:
