@@ -123,7 +123,7 @@ class EventFolder:
         self._files: dict[Path, _GrowingFile] = {}
 
     def read(self) -> None:
-        """Read the records that were appended since the last call. If a file was replaced, all curves are dropped first."""
+        """Read the records that were appended since the last call. After a replaced file, all curves are new."""
         found = [
             path
             for folder in (self._folder, self._folder / EVALUATION)
