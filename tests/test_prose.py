@@ -16,7 +16,7 @@ FOLDERS = (".ci", "algorithms", "config", "docker", "docs", "environments", "pro
 CEILING = 3.0
 """Places per 1,000 lines that a package may have."""
 LONGEST_TEST_NAME = 60
-WORDS_OF_PAGES = 71_000
+WORDS_OF_PAGES = 71_200
 WORDS_OF_README = 900
 # The patterns themselves, the words that the glossary replaces, and data that is not prose.
 EXCEPT = ("tests/support/prose.py", "tests/test_prose.py", "docs/glossary.md", "docs/glossary.yaml")

@@ -19,7 +19,7 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli import completion
 from relaax.cli.options import EndpointOption, NoProgressOption, OverridesOption, cores
 from relaax.cli.reporting import exit_on_errors
-from relaax.configuration import ConfigurationError, find_configuration, unknown
+from relaax.configuration import ConfigurationError, unknown
 from relaax.console import log_to_stderr
 
 if TYPE_CHECKING:
@@ -295,6 +295,8 @@ class _Request:
             plan = self._plan(self.config or location)
             path = wanted = self.run_dir or Path("runs") / plan.name
             if self.run_dir is None and not wanted.is_dir():  # --set names another environment than that of the run
+                from relaax.configuration import find_configuration  # slow, and completion loads this module
+
                 path = Path("runs") / find_configuration(self.config or self.name).stem
             location = str(path)
             if not self.random and not path.is_dir():

@@ -71,6 +71,7 @@ def test_run_writes_summary_checkpoint_and_logs(runs: Runs, tmp_path: Path) -> N
     assert list((run.directory / "metrics").glob("events.out.tfevents.*"))
     assert {path.name for path in (run.directory / "logs").iterdir()} == {
         "parameter-server.log",
+        "run.log",
         "rlx-server.log",
         "client-0.log",
         "client-1.log",

@@ -95,9 +95,10 @@ def test_all_settings_of_the_same_task_are_used(here: Path) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_atari_game_gets_settings_for_atari(algorithm: str) -> None:
-    game, arguments = ("breakout", ["--life-loss"]) if algorithm == "ppo" else ("pong", [])
+    task = {"ppo": "_breakout", "apex": ""}.get(algorithm, "_pong")
+    arguments = ["--life-loss"] if algorithm in ("ppo", "apex") else []
     plan, remark = plan_without_file(algorithm, "ALE/Seaquest-v5", [])
-    assert remark == f"settings of {algorithm}_ale_{game}, without the settings of its own task"
+    assert remark == f"settings of {algorithm}_ale{task}, without the settings of its own task"
     assert plan.configuration.algorithm["reward_clipping"] == 1
     assert "subtract_mean_image" not in plan.configuration.algorithm
     assert (plan.name, plan.run.arguments) == (f"{algorithm}_ALE_Seaquest-v5", ["--threads", "1", *arguments])

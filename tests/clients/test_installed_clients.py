@@ -55,7 +55,7 @@ PROJECTS = {
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol", "tests/support/client_languages.py")
-@pytest.mark.parametrize("name", LANGUAGES)
+@pytest.mark.parametrize("name", PROJECTS)
 def test_client_is_installed_as_its_readme_says(tmp_path: Path, name: str) -> None:
     language, project = LANGUAGES[name], PROJECTS[name]
     require(language)
