@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,18 @@ OverridesOption = Annotated[
 ]
 EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="URL of an S3 other than Amazon's.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start a new run; a previous run is moved aside.")]
+ReplayServersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT[,...]", help="Replay servers, with HOST:PORT; RELAAX_REPLAY_SERVER_TOKEN has their token."
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None, typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN.")
+]
+AuthorityOption = Annotated[
+    Path | None, typer.Option(help="File with the authority (PEM) of the servers' certificates; enables TLS.")
+]
 NoProgressOption = Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")]
 
 

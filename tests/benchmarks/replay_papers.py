@@ -81,7 +81,8 @@ STUDIES = {
         ("--max-time", "5m"),
         "seconds",
         {
-            str(actors): Case({"algorithm.samples_per_insert": None}, clients=actors)  # nobody waits, as in the paper
+            # Actors and learners do not wait, as in the paper.
+            str(actors): Case({"algorithm.samples_per_insert": None}, clients=actors)
             for actors in (1, 2, 4, 8, 16)
         },
         rate=100.0,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from relaax.cli import completion
 from relaax.cli.live.addresses import section_of_service
+from relaax.cli.options import AuthorityOption, TokenFileOption
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr, print_error
@@ -33,13 +33,8 @@ def set_parameters(
             help="Parameters of environment-parameters, and their numbers; NAME= for the values of the lessons again.",
         ),
     ],
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN."),
-    ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="File with the authority (PEM) of the server's certificate; enables TLS.")
-    ] = None,
+    token_file: TokenFileOption = None,
+    tls_ca: AuthorityOption = None,
 ) -> None:
     """Change parameters of the environments while a training runs.
 

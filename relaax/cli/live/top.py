@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from rich.text import Text
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.live.addresses import section_of_service
+from relaax.cli.options import AuthorityOption, ReplayServersOption, TokenFileOption
 from relaax.cli.reporting import console_of, exit_on_errors
 from relaax.console import log_to_stderr, shown
 from relaax.plain_console import visible
@@ -46,20 +46,9 @@ def top(
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Interval between two requests.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show the state once and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per request.")] = False,
-    replay_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,...]",
-            help="Replay servers, with HOST:PORT; RELAAX_REPLAY_SERVER_TOKEN has their token.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN."),
-    ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="File with the authority (PEM) of the servers' certificates; enables TLS.")
-    ] = None,
+    replay_server: ReplayServersOption = None,
+    token_file: TokenFileOption = None,
+    tls_ca: AuthorityOption = None,
 ) -> None:
     """Show a running service: servers, workers, speeds, returns.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from relaax.cli.options import cores
 from relaax.cli.own_command import POLL_SECONDS, run_command
 from relaax.files import write_whole
 
@@ -35,8 +36,6 @@ class LocalTrainings:
 
     def cores(self) -> int:
         """Return the number of processors that this process may use."""
-        from relaax.cli.options import cores
-
         return cores()
 
     def train(self, config: str, overrides: list[str], run: Path, shall_end: Callable[[], bool]) -> tuple[int, str]:

@@ -12,6 +12,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.live.addresses import is_address, section_of_service
+from relaax.cli.options import AuthorityOption, ReplayServersOption, TokenFileOption
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError, unknown
 from relaax.console import log_to_stderr
@@ -53,20 +54,9 @@ def web(
     metrics: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="With HOST:PORT: the folder of the training's metrics.")
     ] = None,
-    replay_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,...]",
-            help="Replay servers, with HOST:PORT; RELAAX_REPLAY_SERVER_TOKEN has their token.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN."),
-    ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="File with the authority (PEM) of the servers' certificates; enables TLS.")
-    ] = None,
+    replay_server: ReplayServersOption = None,
+    token_file: TokenFileOption = None,
+    tls_ca: AuthorityOption = None,
 ) -> None:
     """Show a run in a browser, while it trains or later.
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaax.metrics.event_records import complete_records
+
 MAX_POINTS = 1_000
 """Maximum number of points of a curve. If there are more, neighbours are merged into their mean."""
 MAX_CURVES = 500
 """Maximum number of curves. Later names are left out."""
-MAX_EVENT_BYTES = 2**26
-"""Maximum size of an event. Larger ones are not events: the rest of the file is dropped."""
 EVALUATION = "evaluation"
 """Folder of the evaluations' event files, below the metrics."""
-_READ_BYTES = 2**22
-_HEADER = struct.Struct("<QI")  # length, and its checksum
-_CHECKSUM_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -112,10 +108,7 @@ class Curves:
 
 
 class EventFolder:
-    """The event files of a folder and of its folder `evaluation`. Each `read` continues where the last one ended.
-
-    TensorBoard's own reader is not used: it checks checksums in Python, which takes a minute for a day of metrics.
-    """
+    """The event files of a folder and of its folder `evaluation`. Each `read` continues where the last one ended."""
 
     def __init__(self, folder: Path, curves: Curves) -> None:
         self._folder = folder
@@ -153,11 +146,10 @@ class EventFolder:
 
 
 class _GrowingFile:
-    """A file of records to which another process appends: length, checksum, data, checksum."""
+    """A file of records to which another process appends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rest = b""
         self._position = 0
         self._inode: int | None = None
 
@@ -171,26 +163,13 @@ class _GrowingFile:
 
     def records(self) -> Iterator[bytes]:
         """Yield the complete records after the last one that was read. The file ends at an invalid length."""
-        for piece in self._pieces():
-            data, start = self._rest + piece, 0
-            while len(data) - start >= _HEADER.size:
-                length, _ = _HEADER.unpack_from(data, start)
-                end = start + _HEADER.size + length + _CHECKSUM_BYTES
-                if end > len(data):
-                    break
-                yield data[start + _HEADER.size : end - _CHECKSUM_BYTES]
-                start = end
-            self._rest = data[start:] if len(data) - start < MAX_EVENT_BYTES else b""
-
-    def _pieces(self) -> Iterator[bytes]:
         try:
             if self._inode is not None and self._path.stat().st_size == self._position:
                 return
             with self._path.open("rb") as file:
                 self._inode = os.fstat(file.fileno()).st_ino
                 file.seek(self._position)
-                while piece := file.read(_READ_BYTES):
-                    self._position += len(piece)
-                    yield piece
+                for record, self._position in complete_records(file):
+                    yield record
         except OSError:
             return  # the next call continues here

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from relaax.metrics.event_records import complete_records
 from relaax.metrics.writer import newest_number
 
 _log = logging.getLogger(__name__)
-
-_HEADER = struct.Struct("<QI")
-"""Length of a record and the checksum of the length. The record and its checksum, 4 bytes, follow."""
-_MAX_RECORD = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +70,12 @@ def _events(path: Path, offset: int) -> Iterator[tuple[Any, int]]:
 
     with path.open("rb") as file:
         file.seek(offset)
-        while (record := _record(file)) is not None:
+        for record, end in complete_records(file):
             try:
-                yield Event.FromString(record), file.tell()
+                yield Event.FromString(record), end
             except DecodeError as error:
-                _log.warning("%s is damaged at byte %d, and the rest of it is skipped: %s", path, file.tell(), error)
+                _log.warning("%s is damaged at byte %d, and the rest of it is skipped: %s", path, end, error)
                 return
-
-
-def _record(file: IO[bytes]) -> bytes | None:
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        return None
-    length, _ = _HEADER.unpack(header)
-    if length > _MAX_RECORD:
-        return None
-    record = file.read(length + 4)
-    return record[:length] if len(record) == length + 4 else None
 
 
 def _scalars(event: Any) -> list[Scalar]:
