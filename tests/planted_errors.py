@@ -433,8 +433,8 @@ ERRORS = (
         [
             (
                 REPLAY_LEARNER_PY,
-                "self._target.set_parameters(pulled.target)",
-                "self._target.set_parameters(pulled.parameters)",
+                "self._target.set_parameters(pulled.target, mean)",
+                "self._target.set_parameters(pulled.parameters, mean)",
             )
         ],
         REPLAY_LEARNER,
@@ -445,7 +445,7 @@ ERRORS = (
         [
             (
                 REPLAY_LEARNER_PY,
-                "if pulled.target is not self._target_parameters:",
+                "if pulled.target is not self._target_parameters or mean is not self._mean:",
                 "if self._target_parameters is None:",
             )
         ],
@@ -588,7 +588,13 @@ ERRORS = (
     planted(
         "target-not-refreshed",
         "a worker does not use a refreshed target network",
-        [(VALUE_AGENT_PY, "pulled.target is not self._target_parameters:", "self._target_parameters is None:")],
+        [
+            (
+                VALUE_AGENT_PY,
+                "(pulled.target is not self._target_parameters or mean is not self._mean):",
+                "self._target_parameters is None:",
+            )
+        ],
         VALUE_GRADIENT,
     ),
     planted(
@@ -597,8 +603,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "self._target.set_parameters(pulled.target)",
-                "self._target.set_parameters(pulled.parameters)",
+                "self._target.set_parameters(pulled.target, mean)",
+                "self._target.set_parameters(pulled.parameters, mean)",
             )
         ],
         VALUE_GRADIENT,
@@ -946,8 +952,8 @@ ERRORS = (
         [
             (
                 HOST_PY,
-                "set_parameters(parameters, self._pixels)\n        self._kept.clear()\n",
-                "set_parameters(parameters, self._pixels)\n",
+                "mean if self._pixels else None)\n        self._kept.clear()\n",
+                "mean if self._pixels else None)\n",
             )
         ],
         ENGINES,
