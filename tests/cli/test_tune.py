@@ -111,6 +111,7 @@ def test_killed_study_is_resumed_without_a_lost_trial(tmp_path: Path, short: boo
     first.send_signal(signal.SIGKILL)
     first.wait()
     first.stdout.close()
+    assert f"{count} trials of 6,000 steps, 0 begun before" in output
     assert "initial_learning_rate 1e-05" in output  # trial 0 begins with the given value
     before = trials(tmp_path / "study")
     assert [trial.state.name for trial in before] == ["COMPLETE", "RUNNING"]

@@ -173,7 +173,7 @@ def _search(
     settings = TrialSettings(config, overrides, steps, scalar, seed)
     runner = TrialRunner(study, space, settings, folder, where, trials, report)
     stop_on_signals(runner.stopping, "stopping the running trials; the same command continues them")
-    done = len(study.get_trials(deepcopy=False))
+    done = sum(trial.state is not optuna.trial.TrialState.WAITING for trial in study.get_trials(deepcopy=False))
     print(
         f"{trials} trials of {steps:,} steps, {done} begun before, {at_once} at a time; {', '.join(space)}", flush=True
     )
