@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import secrets
 import shutil
 import socket
@@ -23,7 +25,7 @@ from relaax.client.program.families import ProcessReaper
 
 COLLECTOR = "collector"
 EXAMPLE = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"  # in a checkout and in a wheel
-GODOT = "godot3-server"
+GODOT_3, GODOT_4 = ("godot3-server",), ("godot", "--headless")
 FAST = 1000  # times as fast as real time, if the processor is
 TIMEOUT = 60.0  # seconds until the game connects or responds
 CHECKED = 0.1  # seconds between checks whether the game still runs
@@ -33,26 +35,37 @@ def project(name: str) -> Path:
     """Return the folder of a game: the bundled example, or the folder `name`. Raises command.UsageError."""
     folder = EXAMPLE if name == COLLECTOR else Path(name)
     if not (folder / "project.godot").is_file():
-        text = f"{folder} has no file project.godot: use {COLLECTOR}, or the folder of a project of Godot 3"
+        text = f"{folder} has no file project.godot: use {COLLECTOR}, or the folder of a project of Godot"
         raise command.UsageError(text)
     return folder
 
 
-def require_godot() -> None:
-    """Raise command.UsageError if there is no Godot."""
-    if shutil.which(GODOT) is None:
-        raise command.UsageError(f"there is no {GODOT} on the PATH; Debian: apt-get install {GODOT}")
+def godot_for(folder: Path) -> tuple[str, ...]:
+    """Return the words that start Godot for a project: that of its version. The example runs with either.
+
+    Raises command.UsageError if this Godot is missing.
+    """
+    settings = (folder / "project.godot").read_text("utf-8", "replace")
+    for_3 = re.search(r"^config_version=[1-4]$", settings, re.MULTILINE) is not None
+    if for_3 and folder == EXAMPLE and shutil.which(GODOT_3[0]) is None and shutil.which(GODOT_4[0]) is not None:
+        return GODOT_4
+    words = GODOT_3 if for_3 else GODOT_4
+    if shutil.which(words[0]) is None:
+        way = f"Debian: apt-get install {words[0]}" if for_3 else "Godot 4: https://godotengine.org/download"
+        raise command.UsageError(f"there is no {words[0]} on the PATH; {way}")
+    return words
 
 
 class GodotGame:
     """A game with N agents, a vector of environments. This object is the RLX server of the game.
 
-    `folder`: the project. `seed`: of the game's random numbers; None for others in each game.
+    `folder`: the project. `godot`: the words that start Godot. `seed`: of the game's random numbers; None for others in
+    each game.
     """
 
     autoreset_mode = "same_step"
 
-    def __init__(self, folder: Path, count: int, seed: int | None = None) -> None:
+    def __init__(self, folder: Path, godot: Sequence[str], count: int, seed: int | None = None) -> None:
         self._initial: Any = None  # observations of episodes without an action so far
         token = secrets.token_hex(16)  # any program on this machine can connect
         home = tempfile.mkdtemp(prefix="relaax-godot-")
@@ -63,7 +76,11 @@ class GodotGame:
         try:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 listener.settimeout(CHECKED)
-                self._start(folder, count, seed, listener.getsockname()[1], token, home)
+                if folder == EXAMPLE and godot == GODOT_4:
+                    folder = Path(home) / COLLECTOR
+                    runpy.run_path(str(EXAMPLE / "for_godot_4.py"))["write"](folder)
+                words = [*godot, "--path", str(folder), "--rlx", f"127.0.0.1:{listener.getsockname()[1]}"]
+                self._start([*words, "--agents", str(count)], seed, token, home)
                 self._socket = self._accept(listener)
             self._connection = rlx.ServerConnection()
             hello = self._receive(rlx.Hello)
@@ -110,8 +127,7 @@ class GodotGame:
         if self._process is not None:
             self._process.wait()
 
-    def _start(self, folder: Path, count: int, seed: int | None, port: int, token: str, home: str) -> None:
-        words = [GODOT, "--path", str(folder), "--rlx", f"127.0.0.1:{port}", "--agents", str(count)]
+    def _start(self, words: list[str], seed: int | None, token: str, home: str) -> None:
         words += ["--speed", str(FAST), "--retry-seconds", "1"]
         if seed is not None:
             words += ["--seed", str(seed)]
@@ -127,7 +143,7 @@ class GodotGame:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise Failure(f"{GODOT} did not start: {error}") from error
+            raise Failure(f"{words[0]} did not start: {error}") from error
         self._reaper.register(-self._process.pid)
 
     def _accept(self, listener: socket.socket) -> socket.socket:

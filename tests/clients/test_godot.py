@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from relaax import rlx
 from relaax.algorithm_base import Box, Discrete
 from relaax.policy.game_export import game_file_of
 from relaax.rlx.connection import GRPC_PORT_ERROR
-from support.client_languages import LANGUAGES, require
+from support.client_languages import LANGUAGES, Language, require
 from support.policy_files import bundled, write
 from support.programs import program
 from support.rlx_peer import PeerConnection, RlxPeer, refuse
@@ -26,6 +28,7 @@ from support.service import RELAAX
 from .test_wrong_ports import grpc_server
 
 GODOT = LANGUAGES["godot"].folder
+ENGINES = {"godot": ("godot3-server",), "godot4": ("godot", "--headless")}
 PATIENCE = 240.0
 pytestmark = [
     pytest.mark.slow,
@@ -34,24 +37,37 @@ pytestmark = [
         *("protocol/clients/godot", "environments/Godot", "config/ppo_godot_collector.yaml"),
         *("relaax/policy", "relaax/algorithm_base", "relaax/client/program", "relaax/rlx", "algorithms/ppo"),
     ),
-    pytest.mark.usefixtures("godot"),
 ]
+Play = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def godot() -> None:
-    """A headless Godot, or the test is skipped."""
-    require(LANGUAGES["godot"])
+@pytest.fixture(params=ENGINES)
+def version(request: pytest.FixtureRequest) -> str:
+    """Return the name of a client, for each version of Godot. The test is skipped without this Godot."""
+    name: str = request.param
+    require(LANGUAGES[name])
+    return name
 
 
-def play(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Godot on the example to its end. `folder`: for the files of Godot."""
-    (folder / "godot" / "app_userdata" / "RELAAX").mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "LANG": "en", "XDG_DATA_HOME": str(folder), **variables}
-    command = ["sh", "-c", 'exec "$@"', "sh", "godot3-server", "--path", str(GODOT), *options]  # sh sets PWD
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+@pytest.fixture
+def project(built: Callable[[str], tuple[Language, Path]], version: str) -> Path:
+    """The example for this version."""
+    return GODOT if version == "godot" else built(version)[1] / "project"
+
+
+@pytest.fixture
+def play(tmp_path: Path, version: str, project: Path) -> Play:
+    """Return a function that runs Godot on the example to its end. The files of Godot are in `tmp_path`."""
+
+    def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "godot" / "app_userdata" / "RELAAX").mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "LANG": "en", "XDG_DATA_HOME": str(tmp_path), **variables}
+        command = ["sh", "-c", 'exec "$@"', "sh", *ENGINES[version], "--path", str(project), *options]  # sh sets PWD
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    return run
 
 
 def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -67,16 +83,17 @@ def policy_file(folder: Path, observed: int, actions: int = 5) -> Path:
     return file
 
 
-def test_collector_is_learned_and_plays_without_server(runs: Runs, tmp_path: Path) -> None:
+def test_collector_is_learned_and_plays_without_server(runs: Runs, play: Play, project: Path, tmp_path: Path) -> None:
     target = 6
     options = ("--seed", "1", "--no-progress", "--target-return", str(target))
-    run = runs.start(*options, config="ppo_godot_collector")
+    named = ("--set", f"relaax-run.name={project}")
+    run = runs.start(*options, *named, config="ppo_godot_collector")
     assert run.running.wait(600) == 0, run.running.report()
     summary = run.summary
     assert summary["status"] == "target_reached"
     file = tmp_path / "collector.rlxp"
     subprocess.run([*RELAAX, "checkpoints", "export", run.directory, file], check=True, timeout=PATIENCE)
-    done = play(tmp_path, "--policy", file.name, "--episodes", "96", "--agents", "16", "--speed", "1000", "--seed", "5")
+    done = play("--policy", file.name, "--episodes", "96", "--agents", "16", "--speed", "1000", "--seed", "5")
     assert (done.returncode, errors(done)) == (0, []), done.stderr
     found = re.search(r"(\d+) steps, (\d+) episodes, mean return (\d+\.\d+)", done.stdout)
     assert found, done.stdout
@@ -85,7 +102,7 @@ def test_collector_is_learned_and_plays_without_server(runs: Runs, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "cut", "changed", "other observations", "other actions"])
-def test_unusable_policy_is_refused_with_a_sentence(tmp_path: Path, damage: str) -> None:
+def test_unusable_policy_is_refused_with_a_sentence(play: Play, tmp_path: Path, damage: str) -> None:
     file = policy_file(tmp_path, 7 if damage == "other observations" else 40, 3 if damage == "other actions" else 5)
     contents = file.read_bytes()
     if damage == "missing":
@@ -96,38 +113,38 @@ def test_unusable_policy_is_refused_with_a_sentence(tmp_path: Path, damage: str)
         file.write_bytes(contents[:-5])
     elif damage == "changed":
         file.write_bytes(contents[:99] + bytes([contents[99] ^ 1]) + contents[100:])
-    done = play(tmp_path, "--policy", str(file), "--episodes", "1")
+    done = play("--policy", str(file), "--episodes", "1")
     sentence = {
         "missing": f"cannot read the policy {file}: does the file exist, and does the export of the game include"
         " *.rlxp?",
         "text": f"{file}: this is not a policy: `relaax checkpoints export LOCATION FILE.rlxp` writes one",
         "cut": f"{file}: the policy is damaged: its checksum differs",
         "changed": f"{file}: the policy is damaged: its checksum differs",
-        "other observations": f"{file} is a policy for other observations: [7 float32], and the game has [40 float32]",
-        "other actions": f"{file} is a policy for other actions: [choices [3]], and the game has [choices [5]]",
+        "other observations": f"{file} is a policy for other observations: 7 float32, and the game has 40 float32",
+        "other actions": f"{file} is a policy for other actions: choices [3], and the game has choices [5]",
     }[damage]
     assert (done.returncode, errors(done)) == (2, [sentence])
 
 
-def test_game_reports_wrong_port_and_closed_port(tmp_path: Path) -> None:
+def test_game_reports_wrong_port_and_closed_port(play: Play) -> None:
     with grpc_server() as port:
-        done = play(tmp_path, "--rlx", f"127.0.0.1:{port}")
+        done = play("--rlx", f"127.0.0.1:{port}")
         assert (done.returncode, errors(done)) == (1, [f"127.0.0.1:{port}: {GRPC_PORT_ERROR}"])
-    done = play(tmp_path, "--rlx", f"127.0.0.1:{port}", "--retry-seconds", "0.1")
+    done = play("--rlx", f"127.0.0.1:{port}", "--retry-seconds", "0.1")
     question = f"cannot connect to 127.0.0.1:{port}: is an RLX server running there?"
     assert (done.returncode, errors(done)) == (1, [question])
 
 
 @pytest.mark.parametrize("option", [("--speed", "fast"), ("--episodes",)])
-def test_invalid_option_of_the_game_is_named(tmp_path: Path, option: tuple[str, ...]) -> None:
-    done = play(tmp_path, "--policy", "none.rlxp", *option)
+def test_invalid_option_of_the_game_is_named(play: Play, option: tuple[str, ...]) -> None:
+    done = play("--policy", "none.rlxp", *option)
     assert done.returncode == 2
     assert errors(done)[0].startswith(f"{option[0]} needs a ")
 
 
-def test_refused_token_ends_the_game(tmp_path: Path) -> None:
+def test_refused_token_ends_the_game(play: Play) -> None:
     with RlxPeer(refuse(rlx.ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
-        done = play(tmp_path, "--rlx", peer.address, RELAAX_TOKEN="secret")
+        done = play("--rlx", peer.address, RELAAX_TOKEN="secret")
         assert (done.returncode, errors(done)) == (2, ["the token is wrong"])
         assert peer.connections[0].hello.token == "secret"
 
@@ -141,7 +158,7 @@ def finish(conn: PeerConnection, steps: int) -> None:
     conn.close()
 
 
-def test_game_reconnects_and_ends_with_training(tmp_path: Path) -> None:
+def test_game_reconnects_and_ends_with_training(play: Play) -> None:
     def cut(conn: PeerConnection) -> None:
         conn.welcome()
         for _ in range(5):
@@ -149,7 +166,7 @@ def test_game_reconnects_and_ends_with_training(tmp_path: Path) -> None:
         conn.kill()
 
     with RlxPeer(cut, lambda conn: finish(conn, 70)) as peer:
-        done = play(tmp_path, "--rlx", peer.address, "--agents", "3", "--speed", "1000", "--name", "coins")
+        done = play("--rlx", peer.address, "--agents", "3", "--speed", "1000", "--name", "coins")
     assert done.returncode == 0, done.stderr
     assert "training has finished: enough" in done.stdout
     first, second = peer.connections
@@ -168,10 +185,10 @@ def test_game_reconnects_and_ends_with_training(tmp_path: Path) -> None:
     assert not np.array_equal(last.final_observation[0], last.observation[0])
 
 
-def test_person_takes_over_and_the_action_is_sent(tmp_path: Path) -> None:
+def test_person_takes_over_and_the_action_is_sent(play: Play) -> None:
     """The server answers 0, to stay. The person walks to the right (4), to the wall."""
     with RlxPeer(lambda conn: finish(conn, 20)) as peer:
-        done = play(tmp_path, "--script", "tests/takeover.gd", "--rlx", peer.address, "--agents", "2", "--speed", "100")
+        done = play("--script", "tests/takeover.gd", "--rlx", peer.address, "--agents", "2", "--speed", "100")
     assert done.returncode == 0, done.stderr
     conn = peer.connections[0]
     assert conn.hello.chosen_actions
@@ -182,10 +199,11 @@ def test_person_takes_over_and_the_action_is_sent(tmp_path: Path) -> None:
     assert np.all(wall > 0.9)
 
 
-def test_camera_sees_a_window(tmp_path: Path) -> None:
-    if not shutil.which("godot3-runner") or not shutil.which("xvfb-run"):
+def test_camera_sees_a_window(tmp_path: Path, version: str, project: Path) -> None:
+    windows = {"godot": "godot3-runner", "godot4": "godot"}
+    if not shutil.which(windows[version]) or not shutil.which("xvfb-run"):
         pytest.skip("this machine draws nothing: apt-get install godot3-runner xvfb xauth libgl1-mesa-dri")
-    command = ["xvfb-run", "-a", "godot3-runner", "--audio-driver", "Dummy", "--path", str(GODOT)]
+    command = ["xvfb-run", "-a", windows[version], "--audio-driver", "Dummy", "--path", str(project)]
     environment = {**os.environ, "LANG": "en", "XDG_DATA_HOME": str(tmp_path)}
     done = subprocess.run(
         [*command, "--script", "tests/camera.gd"],
@@ -200,19 +218,19 @@ def test_camera_sees_a_window(tmp_path: Path) -> None:
     assert f"picture [2, 4, 3] [{rows}]" in done.stdout, done.stdout + done.stderr
 
 
-def test_camera_without_a_window_is_reported(tmp_path: Path) -> None:
-    done = play(tmp_path, "--script", "tests/camera.gd")
+def test_camera_without_a_window_is_reported(play: Play) -> None:
+    done = play("--script", "tests/camera.gd")
     (found,) = [line for line in errors(done) if line]
     assert "sees nothing, because this Godot draws nothing: run it with a window" in found
 
 
-def test_program_plays_at_random_and_checks_the_game() -> None:
-    done = program("Godot", "random", "collector", "8", "--steps", "1600", "--seed", "1")
+def test_program_plays_at_random_and_checks_the_game(project: Path) -> None:
+    done = program("Godot", "random", str(project), "8", "--steps", "1600", "--seed", "1")
     assert (done.returncode, done.stderr) == (0, "")
     found = re.fullmatch(r"1600 steps, 24 episodes, mean return (\d\.\d+) .*\n", done.stdout)
     assert found, done.stdout
     assert 0.2 < float(found[1]) < 1.2
-    done = program("Godot", "check", "collector", "2")
+    done = program("Godot", "check", str(project), "2")
     assert done.returncode == 0, done.stderr
     assert "no warnings" in done.stdout
 
@@ -220,8 +238,8 @@ def test_program_plays_at_random_and_checks_the_game() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("nowhere",), "nowhere has no file project.godot: use collector, or the folder of a project of Godot 3"),
-        (("collector", "--display"), "this game has no window: start Godot itself, godot3 --path FOLDER"),
+        (("nowhere",), "nowhere has no file project.godot: use collector, or the folder of a project of Godot"),
+        (("collector", "--display"), "this game has no window: start Godot itself with --path FOLDER"),
         (("collector", "--connections", "2"), "a game has one connection"),
     ],
 )
@@ -249,3 +267,20 @@ def test_program_reports_the_error_of_the_game(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"Godot/main: {sentence}"), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_files_for_godot_4_replace_none(tmp_path: Path) -> None:
+    """No call that only Godot 3 has remains."""
+    program = [sys.executable, str(GODOT / "for_godot_4.py"), "new"]
+    written = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert written.stdout.startswith(f"{len(list((tmp_path / 'new').rglob('*.*')))} files for Godot 4 in new;")
+    scripts = "".join(path.read_text("utf-8") for path in (tmp_path / "new").rglob("*.gd"))
+    assert not re.findall(r"\bPool\w+|\bexport\(|\bOS\.get_ticks|\.subarray\(|\bFile\.new", scripts)
+    again = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (
+        1,
+        "new is not empty: give a new folder, and copy addons/relaax from there\n",
+    )
+    (tmp_path / "file").touch()
+    into = subprocess.run([*program[:2], "file/new"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (into.returncode, into.stderr) == (1, "cannot write file/new: Not a directory\n")

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from relaax.nn.numpy_actor import NumpyActor
 from relaax.policy import Policy
 from relaax.policy.game_export import game_file_of
 from relaax.rlx.action_masks import choices_of
-from support.client_languages import CLIENTS, LANGUAGES, require
+from support.client_languages import CLIENTS, LANGUAGES, Language, placed, require
 from support.pages import block
 from support.policy_files import bundled, write
 
@@ -38,9 +39,12 @@ pytestmark = [
         "algorithms",
         "tests/support/client_languages.py",
         "tests/support/policy_files.py",
+        "tests/support/godot_policy.py",
         "tests/support/policy_program.mjs",
     ),
 ]
+
+Built = Callable[[str], tuple[Language, Path]]
 
 STEPS = 25
 SMALL = 50_000  # bytes: GDScript needs a microsecond for each byte of a checksum
@@ -115,13 +119,24 @@ def javascript_program() -> list[str]:
     return ["node", str(Path(__file__).parent.parent / "support" / "policy_program.mjs"), str(module)]
 
 
+def godot_of(built: Built, name: str) -> list[str]:
+    """Return the program with the Godot that plays a client."""
+    language, out = built(name)
+    start = placed(language.play[2:], out)
+    return [sys.executable, str(Path(__file__).parent.parent / "support" / "godot_policy.py"), " ".join(start)]
+
+
 @pytest.fixture(scope="session")
-def godot_program() -> list[str]:
-    require(LANGUAGES["godot"])
-    return [sys.executable, str(Path(__file__).parent.parent / "support" / "godot_policy.py")]
+def godot_program(built: Built) -> list[str]:
+    return godot_of(built, "godot")
 
 
-@pytest.fixture(params=["c", "javascript", "godot"])
+@pytest.fixture(scope="session")
+def godot4_program(built: Built) -> list[str]:
+    return godot_of(built, "godot4")
+
+
+@pytest.fixture(params=["c", "javascript", "godot", "godot4"])
 def program(request: pytest.FixtureRequest) -> list[str]:
     command: list[str] = request.getfixturevalue(f"{request.param}_program")
     return command
@@ -139,7 +154,7 @@ def run(command: list[str], given: bytes, folder: Path | None = None) -> tuple[b
 
 
 def is_godot(program: list[str]) -> bool:
-    return program[-1].endswith("godot_policy.py")
+    return len(program) > 1 and program[1].endswith("godot_policy.py")
 
 
 def policy_of(folder: Path, name: str) -> Policy:

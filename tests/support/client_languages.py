@@ -34,10 +34,12 @@ class Language:
     sources: tuple[str, ...]
     comments: tuple[str, ...]  # prefixes of comment lines
     tls: bool = True
+    directory: str = ""  # of protocol/clients; empty: the name
+    installer: str = "install-toolchains"
 
     @property
     def folder(self) -> Path:
-        return CLIENTS / self.name
+        return CLIENTS / (self.directory or self.name)
 
     def lines(self) -> tuple[int, int]:
         """Return the number of lines of the sources, and the number of lines of code."""
@@ -74,7 +76,10 @@ def environment(out: Path) -> dict[str, str]:
 
 _SLASHES = ("//", "/*", "*", "///")
 _JAVA = "javac --release 17 -Xlint:all -Werror -d {out} -sourcepath src/main/java:src/test/java examples/CartPole.java"
-_GODOT = ("env", "LANG=en", "XDG_DATA_HOME={out}", "godot3-server", "--path", str(CLIENTS / "godot"), "--script")
+_GODOT_3 = ("godot3-server", "--path", str(CLIENTS / "godot"))
+_GODOT_4 = ("godot", "--headless", "--path", "{out}/project")
+_GODOT_ENV = ("env", "LANG=en", "XDG_DATA_HOME={out}")
+_GODOT_PLAY = (sys.executable, str(ROOT / "tests" / "support" / "godot_play.py"))
 _MCS = ("mcs", "-warnaserror", "-langversion:7", "-recurse:src/*.cs")
 
 LANGUAGES = {
@@ -163,14 +168,30 @@ LANGUAGES = {
             ("godot3-server",),
             build=(
                 ("mkdir", "-p", "{out}/godot/app_userdata/RELAAX"),  # else Godot reports that the folder is missing
-                (*_GODOT, "tests/check.gd"),
+                (*_GODOT_ENV, *_GODOT_3, "--script", "tests/check.gd"),
             ),
-            tests=((*_GODOT, "tests/test.gd"),),
-            play=(sys.executable, str(ROOT / "tests" / "support" / "godot_play.py")),
-            cartpole=(*_GODOT, "examples/cartpole.gd"),
+            tests=((*_GODOT_ENV, *_GODOT_3, "--script", "tests/test.gd"),),
+            play=(*_GODOT_PLAY, *_GODOT_3),
+            cartpole=(*_GODOT_ENV, *_GODOT_3, "--script", "examples/cartpole.gd"),
             sources=("addons/relaax/*.gd",),
             comments=("#",),
             tls=False,
+        ),
+        Language(
+            "godot4",
+            ("godot",),
+            build=(
+                (sys.executable, "for_godot_4.py", "{out}/project"),
+                (*_GODOT_ENV, *_GODOT_4, "--script", "tests/check.gd"),
+            ),
+            tests=((*_GODOT_ENV, *_GODOT_4, "--script", "tests/test.gd"),),
+            play=(*_GODOT_PLAY, *_GODOT_4),
+            cartpole=(*_GODOT_ENV, *_GODOT_4, "--script", "{out}/project/examples/cartpole.gd"),
+            sources=("for_godot_4.py",),
+            comments=("#",),
+            tls=False,
+            directory="godot",
+            installer="install-godot",
         ),
     )
 }
@@ -188,12 +209,12 @@ def require(language: Language) -> None:
     if all(map(shutil.which, language.compilers)):
         return
     installed = subprocess.run(
-        [ROOT / "tests/support/install-toolchains"], capture_output=True, text=True, check=False, timeout=900
+        [ROOT / "tests/support" / language.installer], capture_output=True, text=True, check=False, timeout=900
     )
     missing = [name for name in language.compilers if shutil.which(name) is None]
     if missing:
         reason = installed.stdout.strip() or installed.stderr.strip() or "the Debian packages do not contain them"
-        pytest.skip(f"this machine lacks {', '.join(missing)}, and tests/support/install-toolchains failed: {reason}")
+        pytest.skip(f"this machine lacks {', '.join(missing)}, and tests/support/{language.installer} failed: {reason}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Run play.gd, and give it the lines of standard input: its output is that of this program.
+"""Run play.gd with a Godot, given by words, and pass it the lines of standard input. Its output is that of play.gd.
 
 Godot 3.2 cannot read standard input, and prints its version to standard output.
 """
@@ -11,15 +11,12 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
-
-FOLDER = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"
 
 
 def main() -> None:
     """Run the program until standard input ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        words = ["godot3-server", "--path", str(FOLDER), "--script", "tests/play.gd", str(listener.getsockname()[1])]
+        words = [*sys.argv[1:], "--script", "tests/play.gd", str(listener.getsockname()[1])]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}) as game:
             stream, _ = listener.accept()
             threading.Thread(target=send_lines, args=[stream], daemon=True).start()

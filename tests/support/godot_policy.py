@@ -1,4 +1,7 @@
-"""Run policy.gd with standard input and output, as policy.c: Godot 3.2 reads and writes files only."""
+"""Run policy.gd with standard input and output, as policy.c: Godot 3.2 reads and writes files only.
+
+godot_policy.py 'WORDS THAT START GODOT' COMMAND ...
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "protocol" / "clients" / "godot"
-
 
 def main() -> None:
     """Run the program, and exit with its exit code."""
-    command, *words = sys.argv[1:]
+    start, command, *words = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder, "given"), Path(folder, "answer")
         given.write_bytes(sys.stdin.buffer.read())
-        godot = ["godot3-server", "--path", str(FOLDER), "--script", "tests/policy.gd"]
+        godot = [*start.split(), "--script", "tests/policy.gd"]
         godot += [command, str(given), str(answer), *words]
         done = subprocess.run(godot, stdout=subprocess.DEVNULL, env={**os.environ, "LANG": "en"}, check=False)
         sys.stdout.buffer.write(answer.read_bytes())

@@ -7,7 +7,8 @@ var camera = Camera.new()
 var frames = 0
 
 
-func _init():
+# Before the first frame, Godot 4 does not know the size of the window.
+func place_all():
 	for rect in [[Vector2(0, 0), Vector2(4000, 4000), Color(0, 0, 1)], [Vector2(0, 0), root.size / 2, Color(1, 0, 0)]]:
 		var node = ColorRect.new()
 		node.rect_position = rect[0]
@@ -22,6 +23,8 @@ func _init():
 
 func _idle(_delta):
 	frames += 1
+	if frames == 1:
+		place_all()
 	if frames == 5:
 		print("picture %s %s" % [camera.shape(), Array(camera.picture())])
 		quit()

@@ -11,7 +11,8 @@ func _init():
 	words = words.slice(words.find("--script") + 2, words.size() - 1)
 	if words[0] == "time":
 		measure(words[1])
-		return quit()
+		quit()
+		return
 	var input = File.new()
 	input.open(words[1], File.READ)
 	var output = File.new()

@@ -171,7 +171,8 @@ func _begin_policies(observation, action):
 			for leaf in pair[1]:
 				found.append("choices %s" % [leaf.choices] if leaf.has("choices") else "%d %s" % [leaf.count, leaf.dtype])
 			if found != needed:
-				return _stop("%s is a policy for other %s: %s, and the game has %s" % [policy_file, pair[0], found, needed], 2)
+				var both = [PoolStringArray(found).join(", "), PoolStringArray(needed).join(", ")]
+				return _stop("%s is a policy for other %s: %s, and the game has %s" % ([policy_file, pair[0]] + both), 2)
 		_policies.append(policy)
 
 
