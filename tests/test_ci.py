@@ -80,7 +80,7 @@ class Run:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
-    for name in ("run", "second_try.py", "legs.py"):
+    for name in ("run", "second_try.py", "legs.py", "time_limit.py"):
         shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci")
     (tmp_path / "Makefile").write_text(MAKEFILE)
     (tmp_path / "conftest.py").write_text(CONFTEST)
@@ -131,6 +131,19 @@ def test_second_try_that_passes_is_listed_and_run_succeeds(project: Path) -> Non
         "passed at the second try: test_fast.py::test_fails_once",
         "passed at the second try: test_slow.py::test_fails_once_slowly",
     ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slow_tests_are_left_when_the_time_is_over(project: Path, workers: int) -> None:
+    """The first test of each process begins in time; the failed one has its second try."""
+    count = max(workers, 1)
+    slow = "".join(f"def test_{n}(tries):\n    time.sleep(3)\n    assert tries == 2\n" for n in range(8))
+    write(project, "test_slow.py", SLOW + slow)
+    result = run(project, workers=workers, SLOW_SECONDS="2")
+    assert result.code == 0
+    assert result.last_lines[0] == f"not run, because the time was over: {8 - count} slow tests"
+    assert len(result.last_lines) == 1 + count
+    assert all(line.startswith("passed at the second try: test_slow.py::test_") for line in result.last_lines[1:])
 
 
 def test_setup_teardown_and_timeout_failures_are_retried(project: Path) -> None:

@@ -196,10 +196,7 @@ def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> Non
 
 def frame_skip(name: str) -> int:
     """Return the frames per step: the client's --frame-skip, or the default of its environment."""
-    arguments = make_plan(name, []).configuration.run.arguments
-    if "--frame-skip" in arguments:
-        return int(arguments[arguments.index("--frame-skip") + 1])
-    if name == TORCS:
-        return 5
-    atari = "minatar" not in name and any(game in name for game in ("boxing", "breakout", "pong"))
-    return 4 if atari else 1
+    settings = make_plan(name, []).configuration.run
+    if "--frame-skip" in settings.arguments:
+        return int(settings.arguments[settings.arguments.index("--frame-skip") + 1])
+    return 4 if settings.name.startswith("ALE/") else {"ALE": 4, "TORCS": 5, "Godot": 6}.get(settings.environment, 1)
