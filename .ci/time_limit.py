@@ -1,4 +1,4 @@
-"""A pytest plugin that skips the tests that are left after SLOW_SECONDS, so that CI always ends with a report.
+"""A pytest plugin that skips the tests that are left SLOW_SECONDS after the first one, so that CI ends with a report.
 
 Modules run in an order that depends on SLOW_ORDER, such as a commit, so that other tests are left each time.
 `make test-slow-short` has no limit. The file named by SECOND_TRY_REPORT receives the number of tests that were left.
@@ -25,12 +25,11 @@ class Limit:
         self._seconds, self._end = seconds, math.inf
         self._left: set[str] = set()
 
-    def pytest_collection_finish(self) -> None:
-        self._end = time.monotonic() + self._seconds
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        if time.monotonic() > self._end:
+        if self._end == math.inf:
+            self._end = time.monotonic() + self._seconds
+        elif time.monotonic() > self._end:
             pytest.skip(REASON)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
