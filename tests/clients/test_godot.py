@@ -269,6 +269,41 @@ def test_program_reports_the_error_of_the_game(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+OWN_SCENE = """[gd_scene load_steps=5 format=2]
+[ext_resource path="res://player.gd" type="Script" id=1]
+[ext_resource path="res://agent.gd" type="Script" id=2]
+[ext_resource path="res://addons/relaax/sensors/ray_sensor_2d.gd" type="Script" id=3]
+[ext_resource path="res://addons/relaax/trainer.gd" type="Script" id=4]
+[node name="Game" type="Node2D"]
+[node name="Player" type="Node2D" parent="."]
+script = ExtResource( 1 )
+[node name="Agent" type="Node2D" parent="Player"]
+script = ExtResource( 2 )
+max_decisions = 20
+[node name="Rays" type="Node2D" parent="Player/Agent"]
+script = ExtResource( 3 )
+groups = [ "wall" ]
+[node name="Trainer" type="Node" parent="."]
+script = ExtResource( 4 )
+"""
+PLAYER = "extends Node2D\n\nfunc move(action):\n\tposition.x += action - 1\n\t$Agent.add_reward(0.5)\n"
+
+
+def test_page_is_followed_in_an_empty_project(version: str, project: Path, tmp_path: Path) -> None:
+    """The agent is that of the page. Its player moves in each of 4 frames of a decision."""
+    shutil.copytree(project / "addons", tmp_path / "addons")
+    page = (GODOT / "README.md").read_text("utf-8")
+    (agent,) = re.findall(r"```text\n(extends \"res://addons/relaax/agent\.gd\".*?)```", page, re.DOTALL)
+    files = {"agent.gd": agent, "player.gd": PLAYER, "game.tscn": OWN_SCENE}
+    settings = f"config_version={4 if version == 'godot' else 5}\n"
+    files["project.godot"] = settings + '[application]\nconfig/name="game"\nrun/main_scene="res://game.tscn"\n'
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    done = program("Godot", "random", str(tmp_path), "--steps", "100")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("100 steps, 5 episodes, mean return 40.0 of"), done.stdout
+
+
 def test_files_for_godot_4_replace_none(tmp_path: Path) -> None:
     """No call that only Godot 3 has remains."""
     program = [sys.executable, str(GODOT / "for_godot_4.py"), "new"]

@@ -8,14 +8,16 @@ import re
 import shutil
 import signal
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from support.cluster_training import ClusterTraining, of_role
-from support.processes import Processes
+from support.processes import Processes, wait_until
 from support.ray_nodes import RayNodes
 
 pytestmark = [
@@ -70,6 +72,29 @@ def test_run_on_ray_ends_like_a_local_run(nodes: RayNodes, tmp_path: Path) -> No
     assert "max_steps" in ended.stdout
     assert not re.search(r"^ *\d+ s  ", ended.stdout, re.MULTILINE), "unwanted progress numbers"
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "max_steps"
+
+
+@pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/cli/web", "relaax/cli/run/live_page.py")
+def test_live_page_shows_a_training_on_ray(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    watching = processes.start(
+        *(sys.executable, "-m", "relaax.cli.main", "run", CARTPOLE, "--on", "ray", "--run-dir", run, "--web"),
+        *("--max-steps", "100000", *ENDLESS),
+        env=nodes.environment,
+    )
+    watching.wait_for_line("environments connect to", 180.0)
+    (url,) = re.findall(r"http://\S+", " ".join(line for line in watching.lines if "live page" in line))
+
+    def page() -> dict[str, Any]:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/data", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    wait_until(lambda: len(page()["tables"]["workers"]["rows"]) == 2, "the page lists both workers", 180.0)
+    wait_until(lambda: "episode/mean_return_100" in page()["curves"], "the page has the curve of returns", 180.0)
+    watching.interrupt_group()
+    assert watching.wait(60.0) == 130
+    assert nodes.relaax("cluster", "stop", CARTPOLE).returncode == 0
 
 
 def test_control_c_ends_the_command_but_not_the_training(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
