@@ -26,6 +26,7 @@ def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
     return mean_reward(judge(DA3C, section, envs, 64, parameters_client), envs, 20)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CameraAndSpeed, CameraAndRoom])
 def test_image_and_other_parts_are_both_used(kind: type[Signs]) -> None:

@@ -30,6 +30,7 @@ def trained(configuration: str, env_steps: int, target: float, **keys: Any) -> f
     return best
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("configuration", ["gorila_gym_cartpole", "apex_gym_cartpole"])
 def test_replay_methods_learn_cartpole(configuration: str) -> None:

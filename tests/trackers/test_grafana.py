@@ -1,4 +1,4 @@
-"""docker/grafana-dashboard.json: Grafana's own model of a dashboard, and a real Prometheus that reads a training."""
+"""docs/grafana-dashboard.json: Grafana's own model of a dashboard, and a real Prometheus that reads a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.pages import DOCS, ROOT
 from support.processes import Processes, Running, wait_until
 from support.run import Run, Runs
 
-DASHBOARD = json.loads((ROOT / "docker/grafana-dashboard.json").read_text("utf-8"))
+DASHBOARD = json.loads((ROOT / "docs/grafana-dashboard.json").read_text("utf-8"))
 SERVERS = ("parameter-server", "replay-server", "rlx-server", "learner")
 LIMIT = 300.0
 
@@ -82,7 +82,7 @@ def test_documented_metrics_are_used() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.checks(
-    *("docker/grafana-dashboard.json", "relaax/server/status.py", "relaax/server/replay_server/prometheus.py"),
+    *("docs/grafana-dashboard.json", "relaax/server/status.py", "relaax/server/replay_server/prometheus.py"),
     *("relaax/server/parameter_server/command/server.py", "relaax/server/rlx_server/listening/status.py"),
     *("relaax/server/learner", "tests/support/install-trackers"),
 )
