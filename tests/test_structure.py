@@ -81,8 +81,9 @@ def test_generated_code_exists_and_is_not_tracked() -> None:
     assert sorted(git("check-ignore", *generated)) == generated
 
 
-def test_only_python_file_of_protocol_is_the_example_client() -> None:
-    assert list((ROOT / "protocol").rglob("*.py*")) == [ROOT / "protocol" / "clients" / "json_client.py"]
+def test_python_files_of_protocol_are_programs_of_clients() -> None:
+    programs = {"json_client.py", "godot/for_godot_4.py"}
+    assert set((ROOT / "protocol").rglob("*.py*")) == {ROOT / "protocol" / "clients" / name for name in programs}
 
 
 def test_only_package_relaax_is_installed() -> None:
