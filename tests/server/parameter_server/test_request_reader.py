@@ -50,7 +50,7 @@ def test_training_continues_beside_calls_without_messages(method: str, calls: in
             for _ in range(50):
                 client.push(gradient(1), env_steps=1)
             assert server.version == 50
-            wait_until(lambda: health_status(server.address) == SERVING, "the server says that it serves", PATIENCE)
+            wait_until(lambda: health_status(server.address) == SERVING, "the health service answers SERVING", PATIENCE)
 
 
 def test_call_without_its_message_is_ended_and_logged(
