@@ -18,7 +18,7 @@ from relaax import rlx
 from relaax.algorithm_base import Box, Discrete
 from relaax.policy.game_export import game_file_of
 from relaax.rlx.connection import GRPC_PORT_ERROR
-from support.client_languages import LANGUAGES, Language, require
+from support.client_languages import LANGUAGES, Language, placed, require
 from support.policy_files import bundled, write
 from support.programs import program
 from support.rlx_peer import PeerConnection, RlxPeer, refuse
@@ -28,7 +28,6 @@ from support.service import RELAAX
 from .test_wrong_ports import grpc_server
 
 GODOT = LANGUAGES["godot"].folder
-ENGINES = {"godot": ("godot3-server",), "godot4": ("godot", "--headless")}
 PATIENCE = 240.0
 pytestmark = [
     pytest.mark.slow,
@@ -41,7 +40,7 @@ pytestmark = [
 Play = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["godot", "godot4"])
 def version(request: pytest.FixtureRequest) -> str:
     """Return the name of a client, for each version of Godot. The test is skipped without this Godot."""
     name: str = request.param
@@ -50,19 +49,26 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def project(built: Callable[[str], tuple[Language, Path]], version: str) -> Path:
-    """The example for this version."""
-    return GODOT if version == "godot" else built(version)[1] / "project"
+def engine(built: Callable[[str], tuple[Language, Path]], version: str) -> list[str]:
+    """Return the words that start this Godot with its example, the folder last."""
+    language, out = built(version)
+    return placed(language.play[2:], out)
 
 
 @pytest.fixture
-def play(tmp_path: Path, version: str, project: Path) -> Play:
+def project(engine: list[str]) -> Path:
+    """Return the folder of the example for this version."""
+    return Path(engine[-1])
+
+
+@pytest.fixture
+def play(tmp_path: Path, engine: list[str]) -> Play:
     """Return a function that runs Godot on the example to its end. The files of Godot are in `tmp_path`."""
 
     def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "godot" / "app_userdata" / "RELAAX").mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "LANG": "en", "XDG_DATA_HOME": str(tmp_path), **variables}
-        command = ["sh", "-c", 'exec "$@"', "sh", *ENGINES[version], "--path", str(project), *options]  # sh sets PWD
+        command = ["sh", "-c", 'exec "$@"', "sh", *engine, *options]  # sh sets PWD
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
@@ -258,6 +264,7 @@ script = ExtResource( 1 )
 
 def test_program_reports_the_error_of_the_game(tmp_path: Path) -> None:
     """The scene has a trainer, but no agent."""
+    require(LANGUAGES["godot"])
     shutil.copytree(GODOT / "addons", tmp_path / "addons")
     (tmp_path / "game.tscn").write_text(SCENE, "utf-8")
     text = 'config_version=4\n[application]\nconfig/name="game"\nrun/main_scene="res://game.tscn"\n'
