@@ -21,7 +21,7 @@ from support.processes import Processes, Running
 RAY = Path(sys.executable).with_name("ray")
 STORE_BYTES = 100_000_000
 START_SECONDS = 120.0
-TRIES = 3
+TRIES = 6
 """Maximum number of starts. Ray limits each start to 30 seconds, which is too short on a busy machine."""
 _CONNECTED = "Ray runtime started"
 _GAVE_UP = "The current node timed out during startup"

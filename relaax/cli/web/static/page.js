@@ -1,7 +1,7 @@
 // The live page of a run. It asks for what changed, and shows all texts as text.
 "use strict";
 
-const PERIOD = 1500; // milliseconds between two requests
+const PERIOD = 2000; // milliseconds between two requests
 const TIMEOUT = 9000;
 const HEIGHT = 180; // of a chart, in pixels
 const FIRST = ["episode", "evaluation", "speed", "loss"]; // groups of curves that are open at first
@@ -97,7 +97,6 @@ function groupOf(name) {
     found = element("details", "", { id });
     found.open = FIRST.includes(group) || name === "loss";
     found.append(element("summary", group), element("div", "", { class: "charts" }));
-    found.addEventListener("toggle", () => { if (found.open) for (const one of curves.values()) draw(one); });
     const rank = (one) => (FIRST.indexOf(one) + 1 || 99) + one;
     const later = [...part("curves").children].find((one) => rank(one.id.slice(6)).localeCompare(
       rank(group), "en", { numeric: true }) > 0);
@@ -115,8 +114,9 @@ function addCurve(name) {
   const charts = group.lastElementChild;
   const later = [...charts.children].find(({ dataset }) => dataset.name !== MAIN && dataset.name.localeCompare(name) > 0);
   charts.insertBefore(figure, name === MAIN ? charts.firstChild : later ?? null);
-  const made = { name, group, steps: [], values: [], figure, label, target: chart, chart: null, dirty: true };
+  const made = { name, group, steps: [], values: [], figure, label, target: chart, chart: null, dirty: true, seen: false };
   curves.set(name, made);
+  onScreen.observe(figure);
   return made;
 }
 
@@ -134,8 +134,18 @@ const options = (width) => {
   };
 };
 
+// Only charts on the screen are drawn: drawing takes most of the page's time, which may be the training's.
+const onScreen = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const one = curves.get(target.dataset.name);
+    if (!one) continue;
+    one.seen = isIntersecting;
+    draw(one);
+  }
+});
+
 function draw(one) {
-  if (!one.group.open || !one.dirty || !one.steps.length) return;
+  if (!one.seen || !one.dirty || !one.steps.length) return;
   one.dirty = false;
   if (one.chart) one.chart.setData([one.steps, one.values]);
   else one.chart = new uPlot(options(one.target.clientWidth), [one.steps, one.values], one.target);
@@ -167,6 +177,7 @@ function showCurves(changed) {
 function show(data) {
   if (session && data.session && data.session !== session) { // `relaax web` has been restarted
     for (const one of curves.values()) one.figure.remove();
+    onScreen.disconnect();
     curves.clear();
   }
   setText("name", data.name);
