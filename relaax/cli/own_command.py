@@ -16,15 +16,19 @@ from typing import Any
 from relaax.supervision.process import ending_with_parent
 
 POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 60.0
 KILL_SECONDS = 120.0
 """Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
 _LINES = 10
 
 
-def run_command(log: Path, arguments: list[str], shall_end: Callable[[], bool]) -> tuple[int, str]:
+def run_command(
+    log: Path, arguments: list[str], shall_end: Callable[[], bool], report: Callable[[str], None] = lambda line: None
+) -> tuple[int, str]:
     """Run `relaax ARGUMENTS` with its output appended to `log`; return its exit code and the end of the output.
 
-    When `shall_end` returns true, the process is terminated: a training then writes a checkpoint.
+    When `shall_end` returns true, the process is terminated: a training then writes a checkpoint. `report` receives
+    the last line of the output every PROGRESS_SECONDS.
     """
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -34,12 +38,17 @@ def run_command(log: Path, arguments: list[str], shall_end: Callable[[], bool]) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = _wait(process, shall_end)
-    return code, "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
+        code = _wait(process, shall_end, lambda: report("".join(_end_of(log)[-1:]).strip()))
+    return code, "\n".join(_end_of(log))
 
 
-def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool]) -> int:
+def _end_of(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
+
+
+def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool], report: Callable[[], None]) -> int:
     terminated_at: float | None = None
+    report_at = time.monotonic() + PROGRESS_SECONDS
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(POLL_SECONDS)
@@ -48,6 +57,9 @@ def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool]) -> in
             process.terminate()  # a process that was started in the background ignores SIGINT
         elif terminated_at is not None and time.monotonic() - terminated_at > KILL_SECONDS:
             process.kill()
+        if time.monotonic() >= report_at:
+            report()
+            report_at = time.monotonic() + PROGRESS_SECONDS
 
 
 def stop_on_signals(stopping: threading.Event, sentence: str) -> None:

@@ -151,6 +151,7 @@ def test_interrupted_suite_is_resumed(tmp_path: Path) -> None:
         line = first.stdout.readline()
         assert line, f"it ended early: {output}"
         output += line
+    assert "| CartPole-v1 |" in (tmp_path / "table" / "table.md").read_text()  # before the suite ends
     threading.Timer(1.0, first.send_signal, [signal.SIGINT]).start()
     code, out, error = wait_for_end(first)
     assert code == 130, error

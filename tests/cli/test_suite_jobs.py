@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from relaax.cli import own_command
 from relaax.cli.suite.jobs import JobRunner, SuitePlan, SuiteRecord, open_record
 from relaax.configuration import ConfigurationError
 
@@ -153,3 +154,12 @@ def test_concurrent_jobs_are_limited(tmp_path: Path) -> None:
     names: list[Any] = list(plan.names())
     assert runner.run(names, 2) == []
     assert most == [0, 2]
+
+
+def test_long_job_reports_the_end_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_command, "PROGRESS_SECONDS", 0.0)
+    messages: list[str] = []
+    runner = JobRunner(open_record(tmp_path, PLAN), tmp_path, 1, messages.append)
+    (tmp_path / f"{NAME}.log").write_text("  50 s  4,000 steps  mean return 7\n")
+    runner._run_process(NAME, "run", "--help")
+    assert messages[0] == f"{NAME}: 50 s  4,000 steps  mean return 7"

@@ -61,8 +61,8 @@ def suite(
 
     The result is one table with medians over the seeds, and the curves of all trainings as small plots. For Atari, the
     table has human-normalised scores and the scores of Table 1 of each paper. If all trainings have 10 million frames,
-    it also has published scores of A2C, PPO and DQN at 10 million frames. Whenever the command ends, it writes
-    table.md, table.csv, curves.png and curves.csv.
+    it also has published scores of A2C, PPO and DQN at 10 million frames. After each evaluation and at the end, the
+    command writes table.md, table.csv, curves.png and curves.csv.
 
     Ctrl-C stops the running trainings with a checkpoint. The same command resumes them, and may add environments and
     seeds. A target_return of the configuration is ignored: each training ends at max_global_step, or before it at
@@ -123,7 +123,7 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
         done = sum(job.result is not None for job in record.jobs.values())
         print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
 
-    runner = JobRunner(record, folder, share, report)
+    runner = JobRunner(record, folder, share, report, lambda: _write_results(record, folder))
     names = list(record.plan.names())
     remaining = [name for name in names if record.jobs[name].result is None]
     print(
@@ -135,12 +135,16 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
     failures = runner.run(remaining, at_once)
     for failure in failures:
         print_error("relaax suite", failure)
-    _tabulate(record, folder)
+    text, files = _write_results(record, folder)
+    if text:
+        print(f"\n{text}")
+    if files:
+        print(", ".join(map(str, files)))
     return 130 if runner.stopping.is_set() else 1 if failures else 0
 
 
-def _tabulate(record: SuiteRecord, folder: Path) -> None:
-    """Write the page, the tables and the curves of the results so far, and print the page."""
+def _write_results(record: SuiteRecord, folder: Path) -> tuple[str, list[Path]]:
+    """Write the page, the tables and the curves of the results so far; return the page's text and the files."""
     from relaax.cli.suite.curves import write_curves
     from relaax.evaluation.report import score_tables
 
@@ -151,16 +155,14 @@ def _tabulate(record: SuiteRecord, folder: Path) -> None:
         if (result := record.jobs[name].result) is not None:
             results.setdefault(environment, {})[seed] = result
     files = write_curves(folder, runs)
-    if results:
-        made = score_tables(results)
-        write_whole(folder / "table.csv", [made[0].csv().encode()])
-        text = "\n".join([*(table.markdown() for table in made), _what_it_took(record)])
-        picture = ["", "![Curves of all trainings](curves.png)", ""] if folder / "curves.png" in files else []
-        write_whole(folder / "table.md", [(text + "\n".join(picture)).encode()])
-        files = [folder / "table.md", folder / "table.csv", *files]
-        print(f"\n{text}")
-    if files:
-        print(", ".join(map(str, files)))
+    if not results:
+        return "", files
+    made = score_tables(results)
+    write_whole(folder / "table.csv", [made[0].csv().encode()])
+    text = "\n".join([*(table.markdown() for table in made), _what_it_took(record)])
+    picture = ["", "![Curves of all trainings](curves.png)", ""] if folder / "curves.png" in files else []
+    write_whole(folder / "table.md", [(text + "\n".join(picture)).encode()])
+    return text, [folder / "table.md", folder / "table.csv", *files]
 
 
 def _what_it_took(record: SuiteRecord) -> str:

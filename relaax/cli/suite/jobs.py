@@ -113,12 +113,21 @@ def _shown(value: Any) -> str:
 class JobRunner:
     """A runner of jobs. Each job is `relaax run`, then `relaax eval`, in processes of their own.
 
-    `report` receives the start and the result of each step. `share`: cores for the evaluation of one job. After
-    `stopping` is set, no job starts, and running processes are terminated.
+    `report` receives the start and the result of each step, and its progress every minute. `on_result` is called after
+    each result. `share`: cores for the evaluation of one job. After `stopping` is set, no job starts, and running
+    processes are terminated.
     """
 
-    def __init__(self, record: SuiteRecord, folder: Path, share: int, report: Callable[[str], None]) -> None:
-        self._record, self._folder, self._share, self._report = record, folder, share, report
+    def __init__(
+        self,
+        record: SuiteRecord,
+        folder: Path,
+        share: int,
+        report: Callable[[str], None],
+        on_result: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._record, self._folder, self._share = record, folder, share
+        self._report, self._on_result = report, on_result
         self._plan = record.plan
         self._lock = threading.Lock()
         self.stopping = threading.Event()
@@ -166,6 +175,7 @@ class JobRunner:
             with self._lock:
                 job.result = read_result(file)
                 self._record.save()
+                self._on_result()
             self._report(f"{name}: mean return {job.result['mean']:g} of {job.result['episodes']} episodes")
 
     def _training(self, name: str, run: Path, seconds: float) -> list[str]:
@@ -182,7 +192,8 @@ class JobRunner:
 
     def _run_process(self, name: str, *arguments: str) -> tuple[int, str]:
         """Run a command with its output in NAME.log; return its exit code and the end of the output."""
-        return run_command(self._folder / f"{name}.log", list(arguments), self.stopping.is_set)
+        log = self._folder / f"{name}.log"
+        return run_command(log, list(arguments), self.stopping.is_set, lambda line: self._report(f"{name}: {line}"))
 
     def _fail(self, code: int, output: str) -> None:
         """Raise an error for a process that ended with this code, unless the suite is stopping."""

@@ -51,7 +51,7 @@ class TrialSettings:
 class TrialRunner:
     """A runner of the trials of one study, in several threads.
 
-    `wanted`: number of trials; earlier starts count. `report` receives a line for each start and end.
+    `wanted`: number of trials; earlier starts count. `report` receives a line for each start, stage and end.
     After `stopping` is set, no trial starts, and running trainings are terminated with a checkpoint: their trials
     continue at the next start.
     """
@@ -111,7 +111,7 @@ class TrialRunner:
             for key, value in trial.params.items()
         )
         self._report(f"trial {trial.number}: {values}")
-        pruned, curve = threading.Event(), _Stages(trial, run, self._settings)
+        pruned, curve = threading.Event(), _Stages(trial, run, self._settings, self._report)
 
         def shall_end() -> bool:
             if curve.is_worse():
@@ -152,8 +152,8 @@ def running_trials(study: Any) -> list[Any]:
 class _Stages:
     """The comparison of a running trial with earlier ones, at equal parts of its steps."""
 
-    def __init__(self, trial: Any, run: Path, settings: TrialSettings) -> None:
-        self._trial, self._settings = trial, settings
+    def __init__(self, trial: Any, run: Path, settings: TrialSettings, report: Callable[[str], None]) -> None:
+        self._trial, self._settings, self._report = trial, settings, report
         self._metrics = run / "metrics"
         self._next_read = time.monotonic() + _READ_SECONDS
         self._reported = max(trial.study.trials[trial.number].intermediate_values, default=0)
@@ -168,6 +168,7 @@ class _Stages:
             if stage > self._reported:
                 self._trial.report(value, stage)
                 self._reported = stage
+                self._report(f"trial {self._trial.number}: {value:g} after {step:,} steps")
                 if self._trial.should_prune():
                     return True
         ended = time.monotonic()
