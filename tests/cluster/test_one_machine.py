@@ -82,8 +82,7 @@ def test_live_page_shows_a_training_on_ray(nodes: RayNodes, processes: Processes
         *("--max-steps", "100000", *ENDLESS),
         env=nodes.environment,
     )
-    watching.wait_for_line("environments connect to", 180.0)
-    (url,) = re.findall(r"http://\S+", " ".join(line for line in watching.lines if "live page" in line))
+    url = watching.wait_for_line("live page at ", 180.0).rpartition(" ")[2]
 
     def page() -> dict[str, Any]:
         with urllib.request.urlopen(f"{url.rstrip('/')}/data", timeout=60) as answer:
