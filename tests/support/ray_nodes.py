@@ -22,6 +22,8 @@ RAY = (sys.executable, str(Path(__file__).with_name("patient_ray.py")))
 STORE_BYTES = 100_000_000
 START_SECONDS = 240.0
 _CONNECTED = "Ray runtime started"
+_AGENTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
+"""Ports of the processes beside a raylet. It ends if it has to wait for them for 15 s: those that choose their own."""
 
 
 def free_port() -> int:
@@ -48,6 +50,7 @@ class RayNodes:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_ADDRESS": self.address,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_agent_register_timeout_ms": "240000",
         }
 
     def __enter__(self) -> RayNodes:
@@ -76,6 +79,7 @@ class RayNodes:
             words += ["--ray-client-server-port", str(free_port())]
         else:
             words += ["--address", self.address]
+        words += [word for name in _AGENTS for word in (f"--{name}", str(free_port()))]
         if config is not None:
             words += ["--autoscaling-config", str(config)]
         self.running[index] = running = self._processes.start(
