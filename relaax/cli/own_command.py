@@ -23,7 +23,7 @@ _LINES = 10
 
 
 def run_command(
-    log: Path, arguments: list[str], shall_end: Callable[[], bool], report: Callable[[str], None] = lambda line: None
+    log: Path, arguments: list[str], shall_end: Callable[[], bool], report: Callable[[str], None] | None = None
 ) -> tuple[int, str]:
     """Run `relaax ARGUMENTS` with its output appended to `log`; return its exit code and the end of the output.
 
@@ -38,7 +38,7 @@ def run_command(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = _wait(process, shall_end, lambda: report("".join(_end_of(log)[-1:]).strip()))
+        code = _wait(process, shall_end, log, report)
     return code, "\n".join(_end_of(log))
 
 
@@ -46,7 +46,9 @@ def _end_of(log: Path) -> list[str]:
     return log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
 
 
-def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool], report: Callable[[], None]) -> int:
+def _wait(
+    process: subprocess.Popen[bytes], shall_end: Callable[[], bool], log: Path, report: Callable[[str], None] | None
+) -> int:
     terminated_at: float | None = None
     report_at = time.monotonic() + PROGRESS_SECONDS
     while True:
@@ -57,8 +59,8 @@ def _wait(process: subprocess.Popen[bytes], shall_end: Callable[[], bool], repor
             process.terminate()  # a process that was started in the background ignores SIGINT
         elif terminated_at is not None and time.monotonic() - terminated_at > KILL_SECONDS:
             process.kill()
-        if time.monotonic() >= report_at:
-            report()
+        if report is not None and time.monotonic() >= report_at:
+            report("".join(_end_of(log)[-1:]).strip())
             report_at = time.monotonic() + PROGRESS_SECONDS
 
 

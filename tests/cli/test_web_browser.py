@@ -24,10 +24,11 @@ pytestmark = [
         "relaax/cli/web", "relaax/cli/live", "relaax/cli/run/live_page.py", "relaax/server/http_server.py"
     ),
 ]
-PHONE, DESKTOP = (360, 740), (1280, 900)
+PHONE, DESKTOP, TALL = (360, 740), (1280, 900), (1280, 6000)
 SEEN_SECONDS = 5.0
 PANELS = ("figures", "curves", "workers", "servers", "replay", "evaluations", "picture-text", "warnings-note")
 OVERFLOW = "const page = document.documentElement; return page.scrollWidth - page.clientWidth"
+CHARTS = "return [...document.querySelectorAll('.chart')].filter((one) => one.querySelector('canvas')).length"
 IS_DRAWN = "return document.querySelector(`[data-name='${arguments[0]}'] canvas`) !== null"
 SCROLL_TO = "document.querySelector(`[data-name='${arguments[0]}']`).scrollIntoView()"
 AXE = """
@@ -100,6 +101,8 @@ def test_training_fills_all_panels(runs: Runs, browser: Browser) -> None:
     for name in ("episode/mean_return_100", "loss/policy"):
         browser.execute(SCROLL_TO, name)
         wait_until(lambda name=name: browser.execute(IS_DRAWN, name), f"{name} is drawn", PATIENCE)
+    browser.resize(*TALL)
+    wait_until(lambda: int(str(browser.execute(CHARTS))) > 5, "all charts on the screen are drawn", PATIENCE)
     expect_readable(browser, axe)
 
     label: Any = browser.execute("return document.querySelector('[aria-label*=mean_return_100]').ariaLabel")

@@ -82,7 +82,9 @@ def test_live_page_shows_a_training_on_ray(nodes: RayNodes, processes: Processes
         *("--max-steps", "100000", *ENDLESS),
         env=nodes.environment,
     )
-    url = watching.wait_for_line("live page at ", 180.0).rpartition(" ")[2]
+    for sentence in ("live page at ", "environments connect to"):  # in either order
+        watching.wait_for_line(sentence, 180.0)
+    (url,) = re.findall(r"http://\S+", " ".join(line for line in watching.lines if "live page" in line))
 
     def page() -> dict[str, Any]:
         with urllib.request.urlopen(f"{url.rstrip('/')}/data", timeout=60) as answer:

@@ -1,8 +1,8 @@
 """The command `ray`, whose `start` succeeds on a busy machine.
 
 Ray's node does not start if it is not registered within 30 s (ray 2, `ray._private.node.Node`), or if its agents take
-more than 15 s to choose their ports. Ports that are given do not have to be waited for, but Ray does not pass one of
-them on.
+more than 15 s to choose their ports. It does not wait for ports that are options of `ray start`, but one of these
+options does not reach the raylet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _main: Callable[[], Any] = scripts.main
 
 
 def get_node(*arguments: Any) -> Any:
-    """Return the description of a node as soon as it is registered. Raises RuntimeError after two minutes."""
+    """Wait until a node is registered, and return its description. After two minutes, raises RuntimeError."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:

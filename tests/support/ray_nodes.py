@@ -23,7 +23,7 @@ STORE_BYTES = 100_000_000
 START_SECONDS = 240.0
 _CONNECTED = "Ray runtime started"
 _AGENTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
-"""Ports of the processes beside a raylet. It ends if it has to wait for them for 15 s: those that choose their own."""
+"""Options with the ports of a raylet's agents. Without them, the raylet waits for the agents, but only for 15 s."""
 
 
 def free_port() -> int:
