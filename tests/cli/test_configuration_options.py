@@ -143,10 +143,10 @@ def test_variable_of_no_key_is_refused(name: str, processes: Processes) -> None:
     ["relaax-parameter-server --config", "relaax-rlx-server --config", "relaax run", "relaax bench", "relaax schema"],
 )
 def test_missing_path_is_refused_by_every_command(command: str, processes: Processes) -> None:
-    running = processes.start(*command.split(), "/nowhere/da3c_gym_boxing.yaml")
+    running = processes.start(*command.split(), "/nowhere/da3c_ale_boxing.yaml")
     assert running.wait(60) == 2, running.report()
     program = command.removesuffix(" --config")
     assert running.stderr == (
-        f"{program}: there is no file at /nowhere/da3c_gym_boxing.yaml; to use the bundled configuration, "
-        "give its name alone: da3c_gym_boxing\n"
+        f"{program}: there is no file at /nowhere/da3c_ale_boxing.yaml; to use the bundled configuration, "
+        "give its name alone: da3c_ale_boxing\n"
     )

@@ -291,12 +291,12 @@ def test_each_experiment_in_containers_has_its_own_folders() -> None:
 
 
 def test_bundled_configuration_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundled = bundled_folder("config") / "da3c_gym_boxing.yaml"
+    bundled = bundled_folder("config") / "da3c_ale_boxing.yaml"
     monkeypatch.chdir(tmp_path)
-    assert find_configuration("da3c_gym_boxing") == find_configuration("da3c_gym_boxing.yaml") == bundled
+    assert find_configuration("da3c_ale_boxing") == find_configuration("da3c_ale_boxing.yaml") == bundled
     assert find_configuration(str(bundled)) == bundled
-    (tmp_path / "da3c_gym_boxing.yaml").touch()
-    assert find_configuration("da3c_gym_boxing.yaml") == Path("da3c_gym_boxing.yaml"), (
+    (tmp_path / "da3c_ale_boxing.yaml").touch()
+    assert find_configuration("da3c_ale_boxing.yaml") == Path("da3c_ale_boxing.yaml"), (
         "a file in the working directory comes first"
     )
 
@@ -326,12 +326,12 @@ def test_missing_path_finds_no_bundled_configuration(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("da3c_gym_boxing.yaml", "da3c_gym_boxing", "da3c_gym_boxin.yaml"):
+    for name in ("da3c_ale_boxing.yaml", "da3c_ale_boxing", "da3c_ale_boxin.yaml"):
         with pytest.raises(ConfigurationError) as refused:
             find_configuration(folder + name)
         assert str(refused.value) == (
             f"there is no file at {folder}{name}; to use the bundled configuration, "
-            "give its name alone: da3c_gym_boxing"
+            "give its name alone: da3c_ale_boxing"
         )
     with pytest.raises(ConfigurationError, match=r"there is no file at .*room\.yaml$"):
         find_configuration(f"{folder}room.yaml")
