@@ -141,8 +141,9 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """A table of results. `columns`: names of the numbers in a row. `rows`: by name."""
+    """A table of results. `name`: of its file, without ending. `columns`: names of a row's numbers. `rows`: by name."""
 
+    name: str
     title: str
     columns: Sequence[str]
     rows: Mapping[str, Sequence[Cell]]
@@ -164,53 +165,78 @@ class ScoreTable:
 
 
 def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[ScoreTable]:
-    """Return the tables of `results` (environment -> seed -> result): their scores, then published human starts if any.
+    """Return the tables of `results` (environment -> seed -> result): evaluations first, then published human starts.
 
     With null ops, the last rows are the mean and the median of the human-normalised scores over all games, in percent,
     for RELAAX and for the papers, as in Table 1 of Mnih et al. 2016 and of Nair et al. 2015. If all trainings have 10
-    million frames, the table also has published scores at 10 million frames.
+    million frames, the second table has their scores in training beside published ones of the same kind.
     """
-    games = {name: scores.game_of(name) or "" for name in results}
-    medians = {name: median(result["mean"] for result in by_seed.values()) for name, by_seed in results.items()}
-    seeds = sorted({seed for by_seed in results.values() for seed in by_seed})
-    by_seeds = [f"seed {seed}" for seed in seeds]
-    own = {name: [found[seed]["mean"] if seed in found else None for seed in seeds] for name, found in results.items()}
-    if not any(result["protocol"]["name"] == "noop" for found in results.values() for result in found.values()):
-        rows: dict[str, list[Cell]] = {name: [medians[name], *own[name]] for name in results}
-        return [ScoreTable("Mean returns", ["median", *by_seeds], rows)]
-    published = dict(scores.noop_starts())
-    agents = [agent for agent in next(iter(published.values())) if agent not in (scores.RANDOM, scores.HUMAN)]
-    if all(_trained_frames(result) in scores.TEN_MILLION for found in results.values() for result in found.values()):
-        early = {game: _with_budget(row) for game, row in scores.after_ten_million_frames().items()}
-        agents = [*dict.fromkeys(agent for row in early.values() for agent in row), *agents]
-        published = {game: {**row, **early.get(game, {})} for game, row in published.items()}
-    columns = ["random", "human", f"{OURS}, median", f"{OURS}, %", *by_seeds, *agents]
-    rows = {}
-    normalized: dict[str, list[float]] = {name: [] for name in (OURS, *agents)}
-    for name, game in games.items():
-        known = published.get(game, {})
-        percent = scores.human_normalized(medians[name], game)
-        ours = [known.get(scores.RANDOM), known.get(scores.HUMAN), medians[name], percent]
-        rows[name] = [*ours, *own[name], *(known.get(agent) for agent in agents)]
-        for agent, score in {OURS: medians[name], **{agent: known.get(agent) for agent in agents}}.items():
+    own = {name: {seed: result["mean"] for seed, result in found.items()} for name, found in results.items()}
+    every = [result for found in results.values() for result in found.values()]
+    if not any(result["protocol"]["name"] == "noop" for result in every):
+        seeds = _seeds(own)
+        rows: dict[str, list[Cell]] = {
+            name: [median(found.values()), *(found.get(seed) for seed in seeds)] for name, found in own.items()
+        }
+        return [ScoreTable("table", "Mean returns", ["median", *(f"seed {seed}" for seed in seeds)], rows)]
+    tables = [_beside("table", "Null-op starts", own, scores.noop_starts())]
+    if all(_trained_frames(result) in scores.TEN_MILLION for result in every):
+        trained = {
+            name: {seed: result["training_mean_return"] for seed, result in found.items()}
+            for name, found in results.items()
+        }
+        early = scores.after_ten_million_frames()
+        tables.append(_beside("training", "In training, after 10 million frames", trained, early, counted=True))
+    return [*tables, *_human_starts({name: scores.game_of(name) or "" for name in results})]
+
+
+def _seeds(own: Mapping[str, Mapping[int, float]]) -> list[int]:
+    return sorted({seed for found in own.values() for seed in found})
+
+
+def _beside(
+    name: str, title: str, own: Mapping[str, Mapping[int, float]], published: scores.Table, *, counted: bool = False
+) -> ScoreTable:
+    """Return a table of our scores (environment -> seed -> score) beside published ones of the same kind.
+
+    `counted`: the last row has the number of games in which our median is at least as high as each published score.
+    """
+    human = scores.noop_starts()
+    agents = dict.fromkeys(agent for row in published.values() for agent in row)
+    for agent in (scores.RANDOM, scores.HUMAN):
+        agents.pop(agent, None)
+    seeds = _seeds(own)
+    columns = [scores.RANDOM, scores.HUMAN, f"{OURS}, median", f"{OURS}, %", *(f"seed {seed}" for seed in seeds)]
+    rows: dict[str, list[Cell]] = {}
+    normalized: dict[str, list[float]] = {agent: [] for agent in (OURS, *agents)}
+    reached = dict.fromkeys(agents, 0)
+    for environment, found in own.items():
+        game = scores.game_of(environment) or ""
+        known, scale = published.get(game, {}), human.get(game, {})
+        middle = median(found.values())
+        ours = [scale.get(scores.RANDOM), scale.get(scores.HUMAN), middle, scores.human_normalized(middle, game)]
+        rows[environment] = [*ours, *(found.get(seed) for seed in seeds), *(known.get(agent) for agent in agents)]
+        for agent, score in {OURS: middle, **{agent: known.get(agent) for agent in agents}}.items():
             value = None if score is None else scores.human_normalized(score, game)
             if value is not None:
                 normalized[agent].append(value)
+        for agent in agents:
+            reached[agent] += agent in known and middle >= known[agent]
     blank: list[Cell] = [None] * len(seeds)
     averages: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "median": median}
-    for title, average in averages.items():
+    for kind, average in averages.items():
         over = {agent: float(average(values)) if values else None for agent, values in normalized.items()}
-        rows[f"{title}, human-normalised %"] = [0.0, 100.0, None, over.pop(OURS), *blank, *over.values()]
-    return [ScoreTable("Null-op starts", columns, rows), *_human_starts(games)]
+        rows[f"{kind}, human-normalised %"] = [0.0, 100.0, None, over.pop(OURS), *blank, *over.values()]
+    if counted:
+        rows[f"games in which {OURS} has at least this score"] = [*[None] * 4, *blank, *map(float, reached.values())]
+    return ScoreTable(name, title, [*columns, *agents], rows)
 
 
 def _trained_frames(result: Mapping[str, Any]) -> int:
-    """Return the frames of the training that an evaluation's checkpoint had, repeats counted; 0 if not known."""
-    return int(result.get("global_step") or 0) * int(result["protocol"].get("frame_skip", 0))
-
-
-def _with_budget(row: Mapping[str, float]) -> dict[str, float]:
-    return {f"{agent}, 10 M frames": score for agent, score in row.items()}
+    """Return the frames of an evaluation's training, repeats counted; 0 if they or its last score are not known."""
+    if not result.get("global_step") or not result.get("steps") or result["training_mean_return"] is None:
+        return 0
+    return round(int(result["global_step"]) * int(result["frames"]) / int(result["steps"]))
 
 
 def _human_starts(games: Mapping[str, str]) -> list[ScoreTable]:
@@ -218,4 +244,4 @@ def _human_starts(games: Mapping[str, str]) -> list[ScoreTable]:
     known = {name: published[game] for name, game in games.items() if game in published}
     agents = list(dict.fromkeys(agent for row in known.values() for agent in row))
     rows = {name: [row.get(agent) for agent in agents] for name, row in known.items()}
-    return [ScoreTable(f"Published scores with {NOT_COMPARABLE}", agents, rows)] if rows else []
+    return [ScoreTable("human-starts", f"Published scores with {NOT_COMPARABLE}", agents, rows)] if rows else []

@@ -50,15 +50,23 @@ def test_table_has_medians_and_published_scores() -> None:
     assert "| pong | -20.7 | 14.6 | 0 | 58.6 | -20.7 | 14.6 | 0 | 18.9 |" in ours.markdown()
 
 
-def test_scores_at_ten_million_frames_are_in_the_table() -> None:
-    trained = {"mean": 20.0, "protocol": {"name": "noop", "frame_skip": 4}, "global_step": 2_500_080}
-    table = score_tables({"pong": {0: trained}, "boxing": {0: trained}})[0]
+def test_scores_at_ten_million_frames_are_in_a_table() -> None:
+    played = {"protocol": {"name": "noop"}, "steps": 100, "frames": 400, "global_step": 2_500_080}
+    pong = {**played, "mean": 20.0, "training_mean_return": 16.72}
+    boxing = {**played, "mean": 90.0, "training_mean_return": 37.3}
+    evaluated, table, _ = score_tables({"pong": {0: pong}, "boxing": {0: boxing}})
+    assert evaluated.rows["pong"][evaluated.columns.index("seed 0")] == 20.0
     row = dict(zip(table.columns, table.rows["pong"], strict=True))
-    assert (row["a2c, 10 M frames"], row["ppo, 10 M frames"], row["dqn, 10 M frames"]) == (-12.42, 16.72, -4.926)
+    assert (row["relaax, median"], row["seed 0"]) == (16.72, 16.72)
+    assert (row["a2c"], row["ppo"], row["dqn"]) == (-12.42, 16.72, -4.926)
     mean = dict(zip(table.columns, table.rows["mean, human-normalised %"], strict=True))
-    assert mean["ppo, 10 M frames"] == pytest.approx((100 * 37.42 / 35.3 + 100 * 76.05 / 12.0) / 2)
-    table = score_tables({"pong": {0: trained}, "boxing": {0: {**trained, "global_step": 400_000}}})[0]
-    assert not any("10 M frames" in column for column in table.columns)
+    assert mean["ppo"] == pytest.approx((100 * 37.42 / 35.3 + 100 * 76.05 / 12.0) / 2)
+    assert mean["relaax, %"] == pytest.approx((100 * 37.42 / 35.3 + 100 * 37.2 / 12.0) / 2)
+    counts = dict(zip(table.columns, list(table.rows.values())[-1], strict=True))
+    assert (counts["a2c"], counts["ppo"], counts["dqn"]) == (2, 1, 1)
+    assert (counts["random"], counts["seed 0"]) == (None, None)
+    for shorter in ({**pong, "global_step": 400_000}, {**pong, "training_mean_return": None}):
+        assert len(score_tables({"pong": {0: shorter}, "boxing": {0: boxing}})) == 2
 
 
 def test_curves_of_all_trainings_are_drawn(tmp_path: Path) -> None:
@@ -159,6 +167,9 @@ def test_interrupted_suite_is_resumed(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "table" / "suite.json").read_text())
     before = record["jobs"]["CartPole-v1-seed-0"]
     assert before["result"]["episodes"] == 2
+    assert before["result"]["frames"] == before["result"]["steps"] > 0
+    assert before["result"]["global_step"] >= 1500
+    assert before["result"]["training_mean_return"] > 0
     assert record["jobs"]["Acrobot-v1-seed-0"]["result"] is None
 
     code, out, error = wait_for_end(start_suite(tmp_path, *arguments))

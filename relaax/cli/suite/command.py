@@ -61,8 +61,8 @@ def suite(
 
     The result is one table with medians over the seeds, and the curves of all trainings as small plots. For Atari, the
     table has human-normalised scores and the scores of Table 1 of each paper. If all trainings have 10 million frames,
-    it also has published scores of A2C, PPO and DQN at 10 million frames. After each evaluation and at the end, the
-    command writes table.md, table.csv, curves.png and curves.csv.
+    a second table, training.csv, compares their scores in training with A2C, PPO and DQN. After each evaluation
+    and at the end, the command writes table.md, table.csv, curves.png and curves.csv.
 
     Ctrl-C stops the running trainings with a checkpoint. The same command resumes them, and may add environments and
     seeds. A target_return of the configuration is ignored: each training ends at max_global_step, or before it at
@@ -158,11 +158,13 @@ def _write_results(record: SuiteRecord, folder: Path) -> tuple[str, list[Path]]:
     if not results:
         return "", files
     made = score_tables(results)
-    write_whole(folder / "table.csv", [made[0].csv().encode()])
+    tables = [folder / f"{table.name}.csv" for table in made]
+    for path, table in zip(tables, made, strict=True):
+        write_whole(path, [table.csv().encode()])
     text = "\n".join([*(table.markdown() for table in made), _what_it_took(record)])
     picture = ["", "![Curves of all trainings](curves.png)", ""] if folder / "curves.png" in files else []
     write_whole(folder / "table.md", [(text + "\n".join(picture)).encode()])
-    return text, [folder / "table.md", folder / "table.csv", *files]
+    return text, [folder / "table.md", *tables, *files]
 
 
 def _what_it_took(record: SuiteRecord) -> str:

@@ -37,8 +37,7 @@ def write_curves(folder: Path, runs: Mapping[str, Sequence[Path]]) -> list[Path]
 def draw_small_multiples(curves: Mapping[str, Sequence[PlottedRun]]) -> Any:
     """Return a matplotlib Figure: for each environment the curve of each seed, their median, and published scores.
 
-    The published scores are those after 10 million frames, if the trainings had about as many. Raises
-    ModuleNotFoundError without matplotlib.
+    The published scores are those after 10 million frames. Raises ModuleNotFoundError without matplotlib.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
