@@ -106,15 +106,23 @@ def headline(result: dict[str, Any]) -> str:
     """Return a line that names the environment, the agent, the protocol and the seed."""
     who = "a random agent"
     if result["checkpoint"] is not None:
-        drawn = "greedy" if result["greedy"] else "sampled"
-        who = f"checkpoint {result['checkpoint']} at global step {result['global_step']:,}, {drawn}"
+        who = f"checkpoint {result['checkpoint']} at global step {result['global_step']:,}"
+    return f"{result['environment']}: {who}{how_played(result)}, seed {result['seed']}"
+
+
+def how_played(result: Mapping[str, Any]) -> str:
+    """Return how an evaluation was played, each part after a comma: greedy or sampled, starts, limits, stickiness."""
+    how = ""
+    if result["checkpoint"] is not None:
+        how = ", greedy" if result["greedy"] else ", sampled"
     protocol = result["protocol"]
-    how = f", sticky actions {protocol['sticky']:g}" if protocol.get("sticky") else ""
     if protocol["name"] == "noop":
-        how = f", null-op starts up to {protocol['noop_max']}, at most {protocol['max_frames']:,} frames{how}"
         if "frame_skip" in protocol:
-            how = f", an action every {protocol['frame_skip']} frames{how}"
-    return f"{result['environment']}: {who}{how}, seed {result['seed']}"
+            how += f", an action every {protocol['frame_skip']} frames"
+        how += f", null-op starts up to {protocol['noop_max']}, at most {protocol['max_frames']:,} frames"
+    if protocol.get("sticky"):
+        how += f", sticky actions {protocol['sticky']:g}"
+    return how
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -184,6 +184,7 @@ def test_interrupted_suite_is_resumed(tmp_path: Path) -> None:
     page = (tmp_path / "table" / "table.md").read_text()
     assert "| CartPole-v1 |" in page
     assert "2 trainings of 1," in page
+    assert "Each evaluation: 2 episodes, greedy." in page
     assert "relaax suite da3c_gym_cartpole CartPole-v1 Acrobot-v1" in page
     assert "![Curves of all trainings](curves.png)" in page
     assert (tmp_path / "table" / "curves.png").exists()

@@ -168,12 +168,20 @@ def _write_results(record: SuiteRecord, folder: Path) -> tuple[str, list[Path]]:
 
 
 def _what_it_took(record: SuiteRecord) -> str:
-    """Return the section of the page with steps, hours and machine of the finished trainings, and the command."""
+    """Return the section of the page with steps, hours, settings and machine of the finished trainings."""
     from relaax.cli.bench.results import processor_name
+    from relaax.cli.run.plan import make_plan
+    from relaax.evaluation.report import how_played
 
-    steps = [job.result["global_step"] for job in record.jobs.values() if job.result is not None]
-    hours = sum(job.seconds for job in record.jobs.values() if job.result is not None) / 3600
+    done = [job for job in record.jobs.values() if job.result is not None]
+    results = [job.result for job in done if job.result is not None]
+    steps = fmean(result["global_step"] for result in results)
+    hours = sum(job.seconds for job in done) / 3600
+    run = make_plan(record.plan.config, record.plan.overrides).run
+    options = f", options `{shlex.join(run.arguments)}`" if run.arguments else ""
     return (
-        f"## What it took\n\n{len(steps)} trainings of {fmean(steps):,.0f} steps, {hours:.1f} hours in all, on "
-        f"{cores()} cores ({processor_name()}).\n\n    {shlex.join(['relaax', *sys.argv[1:]])}\n"
+        f"## What it took\n\n{len(done)} trainings of {steps:,.0f} steps, {hours:.1f} hours in all, on {cores()} cores "
+        f"({processor_name()}). Each had {run.clients} x {run.envs_per_client} environments{options}. Each "
+        f"evaluation: {record.plan.episodes} episodes{how_played(results[0])}.\n\n"
+        f"    {shlex.join(['relaax', *sys.argv[1:]])}\n"
     )
