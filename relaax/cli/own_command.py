@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -28,9 +29,10 @@ def run_command(
     """Run `relaax ARGUMENTS` with its output appended to `log`; return its exit code and the end of the output.
 
     When `shall_end` returns true, the process is terminated: a training then writes a checkpoint. `report` receives
-    the last line of the output every PROGRESS_SECONDS.
+    the last line of the output every PROGRESS_SECONDS, once there is one.
     """
     with log.open("ab") as file:
+        begin = file.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             ending_with_parent([sys.executable, "-m", "relaax.cli.main", *arguments]),
             stdin=subprocess.DEVNULL,
@@ -38,16 +40,22 @@ def run_command(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = _wait(process, shall_end, log, report)
-    return code, "\n".join(_end_of(log))
+        code = _wait(process, shall_end, lambda: _end_of(log, begin), report)
+    return code, "\n".join(_end_of(log, begin))
 
 
-def _end_of(log: Path) -> list[str]:
-    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
+def _end_of(log: Path, begin: int) -> list[str]:
+    """Return the last lines of the output that begins at this byte of `log`."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode("utf-8", errors="replace").splitlines()[-_LINES:]
 
 
 def _wait(
-    process: subprocess.Popen[bytes], shall_end: Callable[[], bool], log: Path, report: Callable[[str], None] | None
+    process: subprocess.Popen[bytes],
+    shall_end: Callable[[], bool],
+    end_of_output: Callable[[], list[str]],
+    report: Callable[[str], None] | None,
 ) -> int:
     terminated_at: float | None = None
     report_at = time.monotonic() + PROGRESS_SECONDS
@@ -60,7 +68,8 @@ def _wait(
         elif terminated_at is not None and time.monotonic() - terminated_at > KILL_SECONDS:
             process.kill()
         if report is not None and time.monotonic() >= report_at:
-            report("".join(_end_of(log)[-1:]).strip())
+            for line in end_of_output()[-1:]:
+                report(line.strip())
             report_at = time.monotonic() + PROGRESS_SECONDS
 
 

@@ -156,10 +156,26 @@ def test_concurrent_jobs_are_limited(tmp_path: Path) -> None:
     assert most == [0, 2]
 
 
-def test_long_job_reports_the_end_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_job_reports_the_end_of_its_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_command, "PROGRESS_SECONDS", 0.0)
     messages: list[str] = []
     runner = JobRunner(open_record(tmp_path, PLAN), tmp_path, 1, messages.append)
-    (tmp_path / f"{NAME}.log").write_text("  50 s  4,000 steps  mean return 7\n")
-    runner._run_process(NAME, "run", "--help")
-    assert messages[0] == f"{NAME}: 50 s  4,000 steps  mean return 7"
+    log = tmp_path / f"{NAME}.log"
+    log.write_text("  50 s  4,000 steps  mean return 7\n")  # of an earlier process
+    run = (
+        "run",
+        "da3c_gym_cartpole",
+        "--max-steps",
+        "200",
+        "--set",
+        "run.target_return=null",
+        "--run-dir",
+        f"{tmp_path}/run",
+    )
+    code, end = runner._run_process(NAME, *run)
+    assert code == 0, end
+    lines = [line.strip() for line in log.read_text().splitlines()]
+    assert lines[0] == "50 s  4,000 steps  mean return 7"
+    assert messages
+    assert {message.removeprefix(f"{NAME}: ") for message in messages} <= {*lines[1:]}
+    assert "4,000 steps" not in end
