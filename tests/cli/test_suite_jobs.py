@@ -162,17 +162,8 @@ def test_long_job_reports_the_end_of_its_own_log(tmp_path: Path, monkeypatch: py
     runner = JobRunner(open_record(tmp_path, PLAN), tmp_path, 1, messages.append)
     log = tmp_path / f"{NAME}.log"
     log.write_text("  50 s  4,000 steps  mean return 7\n")  # of an earlier process
-    run = (
-        "run",
-        "da3c_gym_cartpole",
-        "--max-steps",
-        "200",
-        "--set",
-        "run.target_return=null",
-        "--run-dir",
-        f"{tmp_path}/run",
-    )
-    code, end = runner._run_process(NAME, *run)
+    settings = ("--max-steps", "200", "--set", "run.target_return=null")
+    code, end = runner._run_process(NAME, "run", "da3c_gym_cartpole", *settings, "--run-dir", str(tmp_path / "run"))
     assert code == 0, end
     lines = [line.strip() for line in log.read_text().splitlines()]
     assert lines[0] == "50 s  4,000 steps  mean return 7"

@@ -173,15 +173,14 @@ def _what_it_took(record: SuiteRecord) -> str:
     from relaax.cli.run.plan import make_plan
     from relaax.evaluation.report import how_played
 
-    done = [job for job in record.jobs.values() if job.result is not None]
-    results = [job.result for job in done if job.result is not None]
-    steps = fmean(result["global_step"] for result in results)
-    hours = sum(job.seconds for job in done) / 3600
+    done = [(job.seconds, job.result) for job in record.jobs.values() if job.result is not None]
+    steps = fmean(result["global_step"] for _, result in done)
+    hours = sum(seconds for seconds, _ in done) / 3600
     run = make_plan(record.plan.config, record.plan.overrides).run
     options = f", options `{shlex.join(run.arguments)}`" if run.arguments else ""
     return (
         f"## What it took\n\n{len(done)} trainings of {steps:,.0f} steps, {hours:.1f} hours in all, on {cores()} cores "
         f"({processor_name()}). Each had {run.clients} x {run.envs_per_client} environments{options}. Each "
-        f"evaluation: {record.plan.episodes} episodes{how_played(results[0])}.\n\n"
+        f"evaluation: {record.plan.episodes} episodes{how_played(done[0][1])}.\n\n"
         f"    {shlex.join(['relaax', *sys.argv[1:]])}\n"
     )
