@@ -11,11 +11,14 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from relaax.checkpoint.manifest import age
 from relaax.checkpoint.store import InvalidValue, NotFound, Store, StoreError
 
 EVALUATION = "evaluation.json"
+WHOLE_MEAN = 100
+"""Episodes of a mean return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,26 @@ def evaluations(store: Store, keys: Collection[str], ids: Iterable[str]) -> dict
     return found
 
 
-def ranked(returns: Mapping[str, float | None], evaluated: Mapping[str, Evaluation]) -> list[str]:
+Rank = tuple[bool, float]
+"""Whether a mean is over `WHOLE_MEAN` episodes, and its value: a few lucky episodes rank below all whole means."""
+
+
+def mean_return_rank(mean: float | None, episodes: int | None) -> Rank | None:
+    """Return the rank of a mean return after this number of episodes (None if not known); None without a mean."""
+    return None if mean is None else (episodes is None or episodes >= WHOLE_MEAN, mean)
+
+
+def episodes_of(manifest: Mapping[str, Any]) -> int | None:
+    """Return the number of episodes that had ended at a checkpoint; None if its manifest has none."""
+    returns = manifest.get("returns")
+    episodes = returns.get("episodes") if isinstance(returns, Mapping) else None
+    return episodes if isinstance(episodes, int) else None
+
+
+def ranked(returns: Mapping[str, Rank | None], evaluated: Mapping[str, Evaluation]) -> list[str]:
     """Return the ids of checkpoints, best first: by evaluation if any has a result, else by mean return."""
-    means = {one: evaluation.mean for one, evaluation in evaluated.items() if evaluation.mean is not None}
-    known = means or {one: value for one, value in returns.items() if value is not None}
+    means = {one: (True, evaluation.mean) for one, evaluation in evaluated.items() if evaluation.mean is not None}
+    known = means or {one: rank for one, rank in returns.items() if rank is not None}
     return sorted(known, key=lambda one: (known[one], age(one)), reverse=True)
 
 

@@ -19,7 +19,15 @@ from relaax.checkpoint.checkpoint import (
     not_finite,
     verify_part,
 )
-from relaax.checkpoint.evaluation import evaluation_key, evaluations, in_progress, ranked
+from relaax.checkpoint.evaluation import (
+    Rank,
+    episodes_of,
+    evaluation_key,
+    evaluations,
+    in_progress,
+    mean_return_rank,
+    ranked,
+)
 from relaax.checkpoint.lease import Lease, LeaseLost
 from relaax.checkpoint.manifest import (
     ASIDE,
@@ -122,7 +130,7 @@ class CheckpointManager:
         self._highest = 0  # highest sequence number that was seen or assigned
         self._leftovers: set[str] = set()  # keys that are not needed and could not be deleted
         self._abandoned: set[str] = set()  # ids of failed checkpoints that may have files left
-        self._returns: dict[str, float | None] = {}
+        self._ranks: dict[str, Rank | None] = {}
 
     def published(self) -> list[str]:
         """Return the ids of the checkpoints with a manifest, newest first.
@@ -364,33 +372,34 @@ class CheckpointManager:
         found = self._published(keys)
         if not found:
             return
-        returns = self._read_mean_returns(found)
-        good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
+        ranks = self._read_ranks(found)
+        good = [checkpoint_id for checkpoint_id in found if checkpoint_id in ranks]
         evaluated = evaluations(self.store, keys, good)
-        best = ranked(returns, evaluated)[: self._keep_best]
+        best = ranked(ranks, evaluated)[: self._keep_best]
         best += self._milestones.among(good) if self._milestones else []
         keep = {*good[: self._keep], *best, *in_progress(evaluated), *(set(found) - set(good)), *set_aside(keys)}
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
 
-    def _read_mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
-        """Return the mean returns of the readable checkpoints. Damaged ones are set aside."""
-        before, self._returns = self._returns, {}
+    def _read_ranks(self, found: Iterable[str]) -> dict[str, Rank | None]:
+        """Return the ranks of the readable checkpoints by mean return. Damaged ones are set aside."""
+        before, self._ranks = self._ranks, {}
         for checkpoint_id in found:
             if checkpoint_id in self._damaged:
                 continue
             try:
-                known = checkpoint_id in before
-                self._returns[checkpoint_id] = (
-                    before[checkpoint_id] if known else self.manifest(checkpoint_id).get("mean_return")
-                )
+                if checkpoint_id in before:
+                    self._ranks[checkpoint_id] = before[checkpoint_id]
+                else:
+                    manifest = self.manifest(checkpoint_id)
+                    self._ranks[checkpoint_id] = mean_return_rank(manifest.get("mean_return"), episodes_of(manifest))
             except LaterFormat as later:
                 self.mark_damaged(checkpoint_id, str(later))
                 _log.warning("checkpoint %s in %s is kept and not used: %s", checkpoint_id, self.store.location, later)
             except Damaged as damage:
                 self._set_aside(checkpoint_id, str(damage))
-        return self._returns
+        return self._ranks
 
     def _delete_leftovers(self) -> None:
         """Delete leftovers, newest first, and skip failures. Parts are kept while their manifest exists."""

@@ -13,6 +13,7 @@ from relaax.checkpoint.evaluation import (
     Evaluation,
     evaluation_key,
     in_progress,
+    mean_return_rank,
     ranked,
     read_evaluation,
     write_evaluation,
@@ -75,12 +76,14 @@ def test_a_checkpoint_under_evaluation_is_kept(store: LocalStore) -> None:
 
 
 def test_ranks_and_ties() -> None:
-    returns = {"00000001-10": 3.0, "00000002-20": None, "00000003-30": 3.0}
+    returns = {"00000001-10": (True, 3.0), "00000002-20": None, "00000003-30": (True, 3.0)}
     assert ranked(returns, {}) == ["00000003-30", "00000001-10"]
     begun, ended = Evaluation(3, 1.0), Evaluation(3, 1.0, -5.0, -6.0, -4.0)
     assert ranked(returns, {"00000001-10": begun}) == ["00000003-30", "00000001-10"]
     assert ranked(returns, {"00000001-10": begun, "00000002-20": ended}) == ["00000002-20"]
     assert in_progress({"00000002-20": ended}) == set()
+    early = {**returns, "00000004-40": mean_return_rank(9.0, 99), "00000005-50": mean_return_rank(2.0, 100)}
+    assert ranked(early, {}) == ["00000003-30", "00000001-10", "00000005-50", "00000004-40"]
 
 
 def test_a_copy_includes_the_evaluation(store: LocalStore, tmp_path: Path) -> None:

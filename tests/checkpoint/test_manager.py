@@ -126,6 +126,15 @@ def test_the_newest_and_the_best_are_kept() -> None:
     assert [checkpoint_id.split("-")[1] for checkpoint_id in manager.published()] == ["6", "5", "2"]
 
 
+def test_mean_of_a_few_lucky_episodes_is_not_the_best() -> None:
+    manager = CheckpointManager(MemoryStore(), keep=1, keep_best=1)
+    for step, (mean_return, episodes) in enumerate([(-11.0, 2), (-35.0, 100), (-180.0, 400), (-170.0, 600)], 1):
+        values = {"shard-0": {"parameters": np.zeros(3, np.float32)}}
+        returns = {"episodes": episodes, "last": [], "best": None}
+        manager.save(step, values, {"mean_return": mean_return, "returns": returns})
+    assert [checkpoint_id.split("-")[1] for checkpoint_id in manager.published()] == ["4", "2"]
+
+
 def test_damaged_checkpoints_do_not_displace_good_ones() -> None:
     store = MemoryStore()
     first = CheckpointManager(store, keep=3, keep_best=0)
