@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.server.parameter_server.service.metrics import ACT, FIRST, INTERVAL, PeriodicMetrics
+from relaax.server.parameter_server.service.metrics import ACT, FIRST, INTERVAL, PeriodicMetrics, Rates
 
 
 class Clock:
@@ -58,3 +58,13 @@ def test_scalars_are_returned_once_per_interval() -> None:
         if figures.scalars():
             written.append(second)
     assert written == [FIRST, FIRST + INTERVAL, FIRST + 2 * INTERVAL]
+
+
+def test_rates_skip_a_roll_back() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    found = []
+    for steps in (100, 300, 50, 150):
+        clock.now += 2.0
+        found.append(rates({"steps": steps}))
+    assert found == [{}, {"steps": 100.0}, {}, {"steps": 50.0}]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.hosting.fingerprint import first_difference
+from relaax.lessons.curriculum import Curriculum, Lesson
 from relaax.parameters.interfaces import EXPLOIT, TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.shard import Push
@@ -57,3 +58,15 @@ def test_last_push_of_training_is_repeatable_and_is_the_last() -> None:
     assert again.counters == first.counters
     assert core.push(Push(WORKER, 2, 0, None, env_steps=10, frames=10, global_step=10)) is None
     assert core.global_step == 10
+
+
+def test_roll_back_without_a_checkpoint_forgets_the_training() -> None:
+    curriculum = Curriculum({}, [Lesson("easy", mean_return=1.0, episodes=10), Lesson("hard")])
+    core = ParameterServerCore(Models(max_global_step=20), first_difference, curriculum=curriculum)
+    core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
+    core.metrics.episodes([(5.0, 1)] * 120)
+    curriculum.record([(curriculum.edition.number, 5.0)] * 10, 0.0)
+    assert (core.metrics.progress()[:2], curriculum.lesson.name) == ((120, 5.0), "hard")
+    core.roll_back(None, fingerprint(), core.incarnation + 1)
+    assert core.metrics.progress()[:3] == (0, None, None)
+    assert curriculum.lesson.name == "easy"

@@ -131,6 +131,8 @@ class Follower(Coordinator):
                 self._execute(order)
         except grpc.RpcError as error:
             return self._handle_error(error)
+        except Exception:  # such as MemoryError; shard 0 would wait forever for a shard without this thread
+            _log.exception("failed to execute an order of shard 0")
         finally:
             requests.put(None)
             stream.cancel()

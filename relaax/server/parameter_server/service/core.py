@@ -121,6 +121,7 @@ class ParameterServerCore:
         self._save_error = ""
         self._repeated: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._initial = self._progress()
 
     @property
     def finished(self) -> bool:
@@ -166,17 +167,9 @@ class ParameterServerCore:
             model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
             restore_shard(model.shard, self.position, model.parameters, checkpoint)
         with self._lock:
-            if checkpoint is not None and self.position.index == 0:
-                with errors_as_damaged("actors"):
-                    self.registry.restore_actors(checkpoint.manifest["actors"])
-                with errors_as_damaged("returns"):
-                    self.metrics.restore_returns(checkpoint.manifest["returns"])
-                if self._curriculum is not None and CURRICULUM in checkpoint.manifest:
-                    with errors_as_damaged(CURRICULUM):
-                        self._curriculum.restore(checkpoint.manifest[CURRICULUM])
-                if self._ratings is not None and OPPONENTS in checkpoint.manifest:
-                    with errors_as_damaged("ratings"):
-                        self._ratings.restore(checkpoint.manifest[OPPONENTS])
+            if self.position.index == 0:
+                self._restore_progress(checkpoint.manifest if checkpoint else self._initial)
+                if checkpoint is not None and self._ratings is not None:
                     self._ratings.add_checkpoint(checkpoint.checkpoint_id, checkpoint.manifest["global_step"])
             self.incarnation = incarnation
             self.model = model
@@ -458,7 +451,6 @@ class ParameterServerCore:
             return None
         snapshot = model.shard.snapshot()
         counters = snapshot.counters
-        _, mean, best, _ = self.metrics.progress()
         fingerprint = json.loads(model.fingerprint)
         if "configuration" in fingerprint:
             fingerprint["configuration"] = redacted(fingerprint["configuration"])
@@ -469,16 +461,37 @@ class ParameterServerCore:
             "frames": counters.frames,
             "updates": counters.version,
             "shards": [describe_shard(self.position, model.shard, snapshot)],
+            **self._progress(),
+        }
+        return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
+
+    def _progress(self) -> dict[str, Any]:
+        """Return the part of a manifest that describes the training besides the model."""
+        _, mean, best, _ = self.metrics.progress()
+        progress = {
             "actors": self.registry.actors_as_json(),
             "returns": self.metrics.returns_as_json(),
             "mean_return": mean,
             "best_mean_return": best,
         }
         if self._curriculum is not None:
-            manifest[CURRICULUM] = self._curriculum.as_json()
+            progress[CURRICULUM] = self._curriculum.as_json()
         if self._ratings is not None:
-            manifest[OPPONENTS] = self._ratings.as_json()
-        return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
+            progress[OPPONENTS] = self._ratings.as_json()
+        return progress
+
+    def _restore_progress(self, manifest: Mapping[str, Any]) -> None:
+        """Restore the training besides the model from a manifest, or from `_progress`. Raises Damaged."""
+        with errors_as_damaged("actors"):
+            self.registry.restore_actors(manifest["actors"])
+        with errors_as_damaged("returns"):
+            self.metrics.restore_returns(manifest["returns"])
+        if self._curriculum is not None and CURRICULUM in manifest:
+            with errors_as_damaged(CURRICULUM):
+                self._curriculum.restore(manifest[CURRICULUM])
+        if self._ratings is not None and OPPONENTS in manifest:
+            with errors_as_damaged("ratings"):
+                self._ratings.restore(manifest[OPPONENTS])
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> PushResult | None:
         model = self.model

@@ -24,12 +24,14 @@ class Rates:
         self._last: tuple[float, dict[str, int]] | None = None
 
     def __call__(self, counters: Mapping[str, int]) -> dict[str, float]:
-        """Return the rates per second by the counters' names; empty at the first call."""
+        """Return the rates per second by name; empty at the first call, and if a counter fell, as after a roll-back."""
         now, last = self._clock(), self._last
         self._last = (now, dict(counters))
         if last is None or now <= last[0]:
             return {}
         before, old = last
+        if any(value < old.get(name, 0) for name, value in counters.items()):
+            return {}
         return {name: (value - old.get(name, 0)) / (now - before) for name, value in counters.items()}
 
 

@@ -164,6 +164,22 @@ def test_snapshot_memory_is_allocated_before_the_hold_and_freed(
         assert not model.shard._prepared
 
 
+def test_failed_order_ends_the_stream_and_the_shard_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with following() as (leader, shard):
+        serve(leader, shard)
+        with monkeypatch.context() as patched:
+            patched.setattr(SnapshotMemory, "touch", raise_memory_error)
+            leader.orders.put(pb.JoinResponse(order=9, prepare=pb.Prepare(memory=True)))
+            assert leader.introduction().instance
+        assert not leader.order(restore=pb.Restore(incarnation=8)).failure
+        assert not leader.order(resume=pb.Resume()).failure
+        assert (shard.core.incarnation, shard.core.access.closed) == (8, "")
+
+
+def raise_memory_error(_: object) -> None:
+    raise MemoryError
+
+
 def test_snapshot_of_a_broken_hold_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.HOLD", 0.0)
     with following() as (leader, shard):
