@@ -12,6 +12,7 @@ from relaax.rlx import ErrorCode
 from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import Line
+from support.scrape import health, scraped, status_url
 
 SPAWNED = (pytest.mark.slow, pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/rlx"))
 # A spawned worker takes seconds to start.
@@ -53,8 +54,13 @@ def test_draining_server_ends_each_connection_with_its_episode(serve, send) -> N
     with Line(address) as line, Line(address) as other:
         start_episode(line)
         start_episode(other)
+        url = status_url(server)
         send(server, signal.SIGTERM)
         wait_until(lambda: refuses(address), "the server accepts no connections")
+        wait_until(lambda: health(url)[0] == 503, "the status is that of a stopping server", timeout=60)
+        until = uptime(url) + 1.5  # a sample is sent each second
+        wait_until(lambda: uptime(url) > until, "another sample is served", timeout=60)
+        assert health(url)[0] == 503
         for _ in range(3):
             line.step()
         for each in (line, other):
@@ -80,6 +86,10 @@ def test_drain_ends_at_a_second_signal_or_its_timeout(serve, drain: float) -> No
             server.send_signal(signal.SIGTERM)
         expect_stopping(line)
     assert server.wait(30) == 0
+
+
+def uptime(url: str) -> float:
+    return scraped(url)["relaax_rlx_server_uptime_seconds"]
 
 
 def refuses(address: str) -> bool:

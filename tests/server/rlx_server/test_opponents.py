@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, AgentContext, Box, StepResult
-from relaax.checkpoint import CheckpointManager, LocalStore, Milestones
+from relaax.checkpoint import CheckpointManager, LocalStore, Milestones, StoreError
 from relaax.configuration import ConfigurationError, load_configuration
 from relaax.lessons.values import Draw
 from relaax.parameters.interfaces import Pulled
@@ -122,6 +122,20 @@ def test_unusable_checkpoint_is_skipped(scene: Scene, caplog: pytest.LogCaptureF
     scene.now += CHECK_SECONDS
     assert {number_of(checkpoints.at(share)) for share in (0.4, 0.9)} == {1}
     assert caplog.text.count("no opponent acts with checkpoint") == 2, "it is not read again"
+
+
+def test_opponents_return_when_the_store_responds_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise StoreError("no answer")
+
+    scene.save(1, 2, 3)
+    checkpoints = scene.checkpoints()
+    assert number_of(checkpoints.at(0.9)) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "get", fail)
+        assert number_of(checkpoints.at(0.0)) == 3, "the one that is in memory"
+    scene.now += CHECK_SECONDS
+    assert [number_of(checkpoints.at(share)) for share in (0.0, 0.5, 0.9)] == [1, 2, 3]
 
 
 def test_checkpoint_of_another_model_does_not_play(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

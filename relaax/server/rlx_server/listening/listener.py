@@ -123,6 +123,7 @@ class Listener:
         self._signal: int | None = None
         self._started_at = self._quiet_since = time.monotonic()
         self._status = status
+        self._serving = True  # False while connections are drained
         self._counts: Counter[str] = Counter()
         self._log_limited = RateLimitedLog(_log)
 
@@ -151,8 +152,9 @@ class Listener:
         self._signal = None
         self._selector.unregister(self._sock)
         self._sock.close()
+        self._serving = False
         if self._status is not None:
-            self._status.send(self._sample(serving=False))
+            self._status.send(self._sample())
         while self._pending.drop_oldest() or self._queue.drop_oldest():
             pass
         while self._malformed:
@@ -200,17 +202,17 @@ class Listener:
             children.revoke(pid)
         self._can_start_more = all(self._start_next() for _ in range(MAX_STARTS_PER_TURN))
         if self._status is not None and self._status.due:
-            self._status.send(self._sample(serving=True))
+            self._status.send(self._sample())
 
-    def _sample(self, serving: bool) -> dict[str, Any]:
+    def _sample(self) -> dict[str, Any]:
         """Return a sample for the status port (see `status_process`)."""
         children, counts = self._children, self._children.counts
         return {
-            "serving": serving,
+            "serving": self._serving,
             "uptime_seconds": time.monotonic() - self._started_at,
             "workers": len(children.serving),
             "handshaking": children.handshakes,
-            "free_places": self._admission.free_places(children.serving) if serving else 0,
+            "free_places": self._admission.free_places(children.serving) if self._serving else 0,
             "waiting": {"hello": len(self._pending), "worker": len(self._queue) + len(self._malformed)},
             "connections": self._counts["accepted"],
             "forks": counts["forks"],
@@ -355,8 +357,9 @@ class Listener:
     def _stop(self) -> None:
         """Stop accepting, end the workers, kill workers that do not end in time, and close the status port."""
         signal.set_wakeup_fd(-1)
+        self._serving = False
         if self._status is not None:
-            self._status.send(self._sample(serving=False))
+            self._status.send(self._sample())
         for sock in (self._sock, *self._pending, *self._queue, *self._malformed):
             sock.close()
         self._spawner.stop_workers()

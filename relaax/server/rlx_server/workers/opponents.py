@@ -61,7 +61,8 @@ class OlderCheckpoints:
                     self._loaded[checkpoint_id] = pulled_of(checkpoint, self._fingerprint, self._config)
                 except (Damaged, StoreError, ParameterServerError, ValueError, LookupError) as error:
                     _log.warning("no opponent acts with checkpoint %s: %s", checkpoint_id, error)
-                    self._unusable.add(checkpoint_id)
+                    if not isinstance(error, StoreError):  # a store that does not respond may recover
+                        self._unusable.add(checkpoint_id)
                     self._ids.remove(checkpoint_id)
                     continue
             return checkpoint_id, self._loaded[checkpoint_id]
