@@ -85,7 +85,7 @@ class Scripted:
 
     NAMES: Sequence[str] = ("random", "blocks")
 
-    def __init__(self, name: str, seed: int | None = None) -> None:
+    def __init__(self, name: str, seed: int | Sequence[int] | None = None) -> None:
         if name not in self.NAMES:
             raise ValueError(f"{name!r} is no scripted player: choose one of {', '.join(self.NAMES)}")
         self._looks = name == "blocks"

@@ -16,6 +16,9 @@ PLAYER, RIVAL = 1, -1
 class Rival(Protocol):
     """The player of the other side, in all games."""
 
+    def seed(self, seed: int) -> None:
+        """Set the seed of its random numbers."""
+
     def begin(self, games: ConnectFourGames) -> Array:
         """Return the first columns, integers [N]."""
 
@@ -55,6 +58,7 @@ class ConnectFourGames:
         """Begin all games."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
+            self._rival.seed(seed)
         self.boards.clear(np.ones(self.num_envs, np.bool_))
         self._won[:] = self._ended[:] = False
         self.boards.drop(self._rival.begin(self), RIVAL, self._rng.random(self.num_envs) < 0.5)
@@ -97,7 +101,12 @@ class ScriptedRival:
     """A rival that needs no server. `name`: random or blocks (see `boards.Scripted`)."""
 
     def __init__(self, name: str, seed: int | None) -> None:
-        self._player = command.sibling_module(__package__, "boards").Scripted(name, seed)
+        self._name = name
+        self.seed(seed)
+
+    def seed(self, seed: int | None) -> None:
+        own = None if seed is None else (seed, 1)  # other numbers than those that draw the beginner
+        self._player = command.sibling_module(__package__, "boards").Scripted(self._name, own)
 
     def begin(self, games: ConnectFourGames) -> Array:
         columns: Array = self._player.choose(games.boards, RIVAL)
@@ -125,6 +134,9 @@ class OlderSelf:
             **settings,
         )
         self._is_playing = False
+
+    def seed(self, seed: int) -> None:
+        """Do nothing: the server draws the actions."""
 
     def begin(self, games: ConnectFourGames) -> Array:
         if self._is_playing:

@@ -60,13 +60,21 @@ class GodotGame:
     """A game with N agents, a vector of environments. This object is the RLX server of the game.
 
     `folder`: the project. `godot`: the words that start Godot. `seed`: of the game's random numbers; None for others in
-    each game.
+    each game. A reset with another seed, or within a game, starts a new game.
     """
 
     autoreset_mode = "same_step"
 
     def __init__(self, folder: Path, godot: Sequence[str], count: int, seed: int | None = None) -> None:
-        self._initial: Any = None  # observations of episodes without an action so far
+        self._folder, self._godot, self._count = folder, godot, count
+        self._begin(seed)
+
+    def _begin(self, seed: int | None) -> None:
+        """Start the game and accept its connection. Raises Failure."""
+        self._seed = seed
+        self._has_acted = False
+        self._observations: Any = None  # the newest
+        folder, count = self._folder, self._count
         token = secrets.token_hex(16)  # any program on this machine can connect
         home = tempfile.mkdtemp(prefix="relaax-godot-")
         (Path(home) / "godot" / "app_userdata").mkdir(parents=True)
@@ -76,10 +84,10 @@ class GodotGame:
         try:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 listener.settimeout(CHECKED)
-                if folder == EXAMPLE and godot == GODOT_4:
+                if folder == EXAMPLE and self._godot == GODOT_4:
                     folder = Path(home) / COLLECTOR
                     runpy.run_path(str(EXAMPLE / "for_godot_4.py"))["write"](folder)
-                words = [*godot, "--path", str(folder), "--rlx", f"127.0.0.1:{listener.getsockname()[1]}"]
+                words = [*self._godot, "--path", str(folder), "--rlx", f"127.0.0.1:{listener.getsockname()[1]}"]
                 self._start([*words, "--agents", str(count)], seed, token, home)
                 self._socket = self._accept(listener)
             self._connection = rlx.ServerConnection()
@@ -100,13 +108,17 @@ class GodotGame:
             raise Failure(f"{text}, as the example does, or set relaax-run.envs-per-client to {self.num_envs}")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return the first observations. Later episodes begin by themselves."""
-        if self._initial is None:
-            self._initial = self._values(self._receive(rlx.Init).observation)
-        return self._initial, {}
+        """Return the newest observations, as episodes begin by themselves; with a new seed, those of a new game."""
+        if seed is not None and (self._has_acted or seed != self._seed):
+            self.close()
+            self._begin(seed)
+        if self._observations is None:
+            self._observations = self._values(self._receive(rlx.Init).observation)
+        return self._observations, {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Apply actions. Return observations, and rewards, terminated, truncated, [N]."""
+        self._has_acted = True
         self._send(rlx.Actions(list(self._act.to_leaves(actions, 1))))
         step = self._receive(rlx.Step)
         terminated, truncated = (
@@ -115,7 +127,8 @@ class GodotGame:
         )
         final = step.final_observation
         infos = {} if final is None else {"final_obs": self._values(final)}
-        return self._values(step.observation), np.asarray(step.reward), terminated, truncated, infos
+        self._observations = self._values(step.observation)
+        return self._observations, np.asarray(step.reward), terminated, truncated, infos
 
     def close(self) -> None:
         """End the game."""

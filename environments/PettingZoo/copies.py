@@ -45,12 +45,12 @@ class Copy:
         self._seeds: Iterator[int | None] = itertools.repeat(None)
         self._opponents: dict[Any, Callable[[Any], Any]] = {}
 
-    def reset(self, seed: int | None) -> None:
-        """Begin a game. The seed determines all later games, too."""
+    def reset(self, seed: int | None, number: int | None = None) -> None:
+        """Begin a game. The seed determines all later games, too. `number`: of the game, by default the seed."""
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_STREAM))
         self._opponents.clear()
         if seed is not None:
-            self._number = seed
+            self._number = seed if number is None else number
             self._seeds = itertools.chain([seed], (self._draw_seed() for _ in itertools.count()))
         self._begin()
         self._advance()

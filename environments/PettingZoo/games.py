@@ -20,7 +20,8 @@ class ZooGames:
     command.UsageError if there is no such agent, or if the agents are of different kinds.
 
     With several rows for each copy, the vector is out of step: `infos["idle"]` marks the agents that wait, and
-    `infos["game_over"]` is true when a game has ended.
+    `infos["game_over"]` is true when a game has ended. `game_number`: number of the next game, by which the policy's
+    agent alternates; None for the seed.
     """
 
     autoreset_mode = "same_step"
@@ -44,6 +45,7 @@ class ZooGames:
             masked,
         )
         self.num_envs, self.out_of_step = each * count, each > 1
+        self.game_number: int | None = None
         self.single_observation_space, self.single_action_space = spaces
         self.metadata = getattr(envs[0], "metadata", {})
 
@@ -51,7 +53,7 @@ class ZooGames:
         """Begin a game in each copy. Copy number i gets the seed `seed + i`."""
         self._rows.clear()
         for i, copy in enumerate(self._copies):
-            copy.reset(None if seed is None else seed + i)
+            copy.reset(None if seed is None else seed + i, self.game_number)
         return self._rows.states, self._infos()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -31,9 +31,13 @@ StartRace = Callable[[str, str, int], RaceProcess]
 
 
 class Car:
-    """One race and its robot. This object is the RLX server of the robot."""
+    """One race and its robot. This object is the RLX server of the robot.
+
+    `is_driving`: whether an episode has begun with a step and has not ended.
+    """
 
     def __init__(self, start: StartRace, seed: int) -> None:
+        self.is_driving = False
         self._initial: Floats | None = None  # observation of an episode without an action so far
         token = secrets.token_hex(16)  # any program on this machine can connect
         self._connection = rlx.ServerConnection()
@@ -58,7 +62,8 @@ class Car:
         self._send(rlx.Actions([np.asarray(action, np.float32)[None]]))
         outcome = self._receive(rlx.Step, rlx.Reset)
         reward = float(outcome.reward[0])
-        if isinstance(outcome, rlx.Step):
+        self.is_driving = isinstance(outcome, rlx.Step)
+        if self.is_driving:
             return self._observation(outcome.observation), reward, False, False
         self._send(rlx.EpisodeReturns(np.zeros(1)))
         cut = outcome.truncated is not None and bool(outcome.truncated[0])
@@ -156,9 +161,9 @@ class Cars:
         self._cars = [None] * self.num_envs
 
     def _car(self, index: int, seed: int | None) -> Car:
-        """Return a car. Start a new race if it has none, or if a new seed needs one."""
+        """Return a car. Start a new race if it has none, or for a seed that needs one or cuts off an episode."""
         car = self._cars[index]
-        if car is not None and seed is not None and self._seeded:
+        if car is not None and seed is not None and (self._seeded or car.is_driving):
             car.close()
             car = None
         if car is None:

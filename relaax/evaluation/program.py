@@ -28,6 +28,7 @@ from relaax.client.program.agents import Game, RandomAgent, playing
 from relaax.console import print_error
 from relaax.evaluation.playing import Played
 from relaax.policy import Policy, PolicyError, load
+from relaax.rlx.spaces import is_compatible
 
 SECONDS_PER_REPORT = 1.0
 USAGE = 2
@@ -48,6 +49,7 @@ class EvaluationPlayer:
         """The policies of other agents in the same game than the first: each has a state of its own."""
         self._spaces: tuple[rlx.Space, rlx.Space] | None = None
         self._random: dict[int, RandomAgent] = {}
+        self._seeded: set[int] = set()  # places of policies that have the seed of the game
         self._game = Game(0, 0)
         self._steps = 0
         self._next_report = time.monotonic() + SECONDS_PER_REPORT
@@ -60,7 +62,7 @@ class EvaluationPlayer:
                 ("observations", observation_space, self._policy.observation_space),
                 ("actions", action_space, self._policy.action_space),
             ):
-                if not _is_compatible(here, trained):
+                if not is_compatible(here, trained):
                     raise Failure(
                         f"the environment's {what} are {here}, but the policy was trained on {trained}",
                         rlx.ErrorCode.SPACE_MISMATCH,
@@ -76,6 +78,7 @@ class EvaluationPlayer:
                 return
             self._game, self._steps = Game(**answer), 0
             self._random.clear()
+            self._seeded.clear()
             yield self._game
 
     def act(self, observation: Any, first: bool, place: int) -> Any:
@@ -89,8 +92,9 @@ class EvaluationPlayer:
             return self._random[place].init(observation)
         policy = self._policy_of(place)
         try:
-            if first:
-                policy.reset(seed=seed)
+            if first:  # also after each lost life, if lives are episodes
+                policy.reset(seed=None if place in self._seeded else seed)
+                self._seeded.add(place)
             return policy.act(observation)
         except PolicyError as error:
             raise Failure(str(error)) from None
@@ -116,14 +120,6 @@ class EvaluationPlayer:
     def _send(self, message: Any) -> None:
         self._lines.write(json.dumps(message) + "\n")
         self._lines.flush()
-
-
-def _is_compatible(one: rlx.Space, other: rlx.Space) -> bool:
-    """Return whether values of one space fit the other. Bounds are ignored, because a trained space has none."""
-    return len(list(one.elements())) == len(list(other.elements())) and all(
-        type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and getattr(a, "n", 0) == getattr(b, "n", 0)
-        for a, b in zip(one.elements(), other.elements(), strict=True)
-    )
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ __all__ = [
     "MultiDiscrete",
     "Space",
     "Tuple",
+    "is_compatible",
+    "without_bounds",
 ]
 
 
@@ -101,3 +103,22 @@ class Dict(Space):
 
     def __str__(self) -> str:
         return f"Dict({', '.join(f'{key}: {space}' for key, space in self.spaces.items())})"
+
+
+def is_compatible(one: Space, other: Space) -> bool:
+    """Return whether values of one space fit the other. Bounds are ignored, because a trained space has none."""
+    return len(list(one.elements())) == len(list(other.elements())) and all(
+        type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and getattr(a, "n", 0) == getattr(b, "n", 0)
+        for a, b in zip(one.elements(), other.elements(), strict=True)
+    )
+
+
+def without_bounds(space: Space) -> Space:
+    """Return the space without the bounds of its boxes, at any depth."""
+    if isinstance(space, Box):
+        return Box(shape=space.shape, dtype=space.dtype)
+    if isinstance(space, Tuple):
+        return Tuple([without_bounds(part) for part in space.spaces])
+    if isinstance(space, Dict):
+        return Dict({key: without_bounds(part) for key, part in space.spaces.items()})
+    return space

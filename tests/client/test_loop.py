@@ -10,7 +10,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import relaax
 from relaax import rlx
-from relaax.client import Episode, Failure, VectorClient, run
+from relaax.client import Box, Discrete, Episode, Failure, VectorClient, run
+from relaax.client.program.agents import Game, playing
 from relaax.client.program.checked_env import autoreset_of
 from relaax.rlx import ErrorCode
 from support.counting import Counting, check_next_step, check_same_step, counting_policy, length_of, return_of
@@ -225,6 +226,64 @@ def test_whole_episodes_from_infos_replace_counted_ones():
         sent = [e for reset in peer.connections[0].of(rlx.Reset) for e in reset.episodes]
     assert summary.returns == (1002.0, 1005.0)
     assert sent == [Episode(0, 1002.0, 7), Episode(0, 1005.0, 7)]
+
+
+class Life:
+    """A vector of one environment: three episodes of two steps are a game. An observation is the number of resets."""
+
+    num_envs = 1
+    single_observation_space, single_action_space = Box(0, 100, (1,)), Discrete(2)
+
+    def __init__(self, mode):
+        self.autoreset_mode, self.resets, self.steps, self.ended = mode, 0, 0, False
+
+    def reset(self, *, seed=None, options=None):
+        self.resets, self.steps, self.ended = self.resets + 1, 0, False
+        return self.observation(), {}
+
+    def step(self, actions):
+        if self.ended and self.autoreset_mode == "next_step":
+            return self.reset()[0], np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), {}
+        self.steps += 1
+        self.ended = self.steps == 2
+        infos = {"game": Episode(0, 1.0, 6)} if self.ended and self.resets % 3 == 0 else {}
+        if self.ended and self.autoreset_mode == "same_step":
+            infos["final_obs"] = self.observation()
+            self.resets, self.steps = self.resets + 1, 0
+        ended = np.array([self.ended])
+        return self.observation(), np.ones(1), ended, np.zeros(1, bool), infos
+
+    def observation(self):
+        return np.array([[self.resets]], np.float32)
+
+
+class LifePlayer:
+    """A player of one game that records the observations and whether they begin an episode."""
+
+    def __init__(self):
+        self.calls = []
+
+    def set_environment(self, *_):
+        pass
+
+    def games(self):
+        yield Game(0, seed=1)
+
+    def act(self, observation, first, place):
+        self.calls.append((int(observation[0]), first))
+        return 0
+
+    def record_game(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+def test_evaluation_acts_on_each_state_of_each_life(mode):
+    player = LifePlayer()
+    with playing(player):
+        run(Life(mode), "local", whole_episodes=lambda infos: [infos["game"]] if "game" in infos else [])
+    of_lives = [(life, first) for life in (1, 2, 3) for first in (True, False)]
+    assert [call for call in player.calls if call[0] <= 3] == of_lives
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,16 @@ def test_reset_mask_resets_only_the_masked_environments() -> None:
     assert not {*after_reset[1:, 0].tolist()} & {*first[:, 0].tolist()}, "the generator is not reset"
 
 
+def test_reset_with_a_seed_restarts_the_generators() -> None:
+    worlds = Worlds(Drawn, 2, seed=1)
+    worlds.reset()
+    for seed in (7, 8, 7):
+        observations, _ = worlds.reset(seed=seed)
+        assert observations[:, 0].tolist() == first_observations(2, seed)
+    again, _ = worlds.reset(options={"reset_mask": np.array([False, True])}, seed=7)
+    assert again[:, 0].tolist() == first_observations(2, 7)
+
+
 def test_observation_outside_the_space_is_refused() -> None:
     class Wide(Drawn):
         def restart(self) -> Any:

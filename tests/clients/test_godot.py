@@ -9,13 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import relaax.policy
+from environments.Godot.game import GodotGame, godot_for
 from relaax import rlx
 from relaax.algorithm_base import Box, Discrete
+from relaax.client.connection.values import values_of
 from relaax.policy.game_export import game_file_of
 from relaax.rlx.connection import GRPC_PORT_ERROR
 from support.client_languages import LANGUAGES, Language, placed, require
@@ -228,6 +231,27 @@ def test_camera_without_a_window_is_reported(play: Play) -> None:
     done = play("--script", "tests/camera.gd")
     (found,) = [line for line in errors(done) if line]
     assert "sees nothing, because this Godot draws nothing: run it with a window" in found
+
+
+def test_reset_with_a_seed_starts_a_new_game(project: Path) -> None:
+    """Without a seed, it returns the newest observation: the next episode has begun by itself."""
+    godot_game = GodotGame(project, godot_for(project), 1, 1)
+    seen, taken = (values_of(s) for s in (godot_game.single_observation_space, godot_game.single_action_space))
+    idle = taken.from_leaves(iter([np.zeros((1, *e.shape), e.dtype) for e in taken.space.elements()]), False)
+
+    def numbers(observations: Any) -> list[float]:
+        return np.concatenate([leaf.ravel() for leaf in seen.to_leaves(observations, 1)]).tolist()
+
+    def play(seed: int) -> list[list[float]]:
+        return [numbers(godot_game.reset(seed=seed)[0]), *(numbers(godot_game.step(idle)[0]) for _ in range(20))]
+
+    try:
+        first, other, again = play(1), play(2), play(1)
+        assert first == again
+        assert first != other
+        assert numbers(godot_game.reset()[0]) == again[-1]
+    finally:
+        godot_game.close()
 
 
 def test_program_plays_at_random_and_checks_the_game(project: Path) -> None:

@@ -119,6 +119,19 @@ def test_seed_repeats_games(seed: int) -> None:
     assert play() == play()
 
 
+def test_reset_with_a_seed_repeats_the_scripted_rival() -> None:
+    games = ConnectFourGames(4, ScriptedRival("random", 1), 1)
+
+    def play(seed: int) -> list[float]:
+        games.reset(seed=seed)
+        player = Scripted("random", 1)
+        return [float(games.step(player.choose(games.boards, PLAYER))[1].sum()) for _ in range(60)]
+
+    first, other, again = play(5), play(6), play(5)
+    assert first == again
+    assert first != other
+
+
 def test_player_that_looks_ahead_beats_random_moves() -> None:
     games, player = ConnectFourGames(100, ScriptedRival("random", 1), seed=1), Scripted("blocks", 2)
     games.reset()

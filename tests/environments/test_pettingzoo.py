@@ -256,6 +256,17 @@ def test_evaluation_plays_all_agents_that_act_together() -> None:
     assert player.played == [(2.5, 2, 5, False), (2.0, 2, 4, True)]
 
 
+def test_evaluation_plays_another_agent_in_each_game() -> None:
+    alternating = games.ZooGames([Relay()], "relay", "alternate")
+    seats = []
+    for number in (0, 1, 2, 3, 7):
+        alternating.game_number = number
+        alternating.reset(seed=4)
+        seats += alternating._copies[0]._rows
+    first, second = alternating.envs[0].possible_agents
+    assert seats == [first, second, first, second, second]
+
+
 def test_evaluation_of_turns_has_random_opponents() -> None:
     assert vector("tictactoe", address="local").num_envs == 1
     assert vector("rps", address="local").num_envs == 2

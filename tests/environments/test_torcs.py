@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 
 from environments.TORCS import build, race
-from environments.TORCS.main import check_arguments, parser
+from environments.TORCS.main import check_arguments, main, parser
 from relaax import rlx
 from relaax.client.command import UsageError
+from relaax.client.connection.address import LOCAL
+from relaax.client.program.agents import Game, playing
 from support.machine import need, require
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
@@ -229,6 +231,34 @@ def test_lost_connection_costs_one_episode() -> None:
     assert first.of(rlx.Init)
     assert second.of(rlx.Init)
     assert len(second.of(rlx.Step)) > 20
+
+
+class Standing:
+    """A player of two games whose car stands still. The first game is cut off."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def set_environment(self, *_: Any) -> None:
+        pass
+
+    def games(self) -> Iterator[Game]:
+        yield Game(0, 1, max_steps=5)
+        yield Game(1, 2, max_steps=7)
+
+    def act(self, observation: Any, first: bool, place: int) -> Any:
+        return np.zeros(2, np.float32)
+
+    def record_game(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
+        self.lengths.append(steps)
+
+
+@torcs
+def test_evaluation_starts_a_new_race_after_a_cut_off_one() -> None:
+    player = Standing()
+    with playing(player):
+        main(parser().parse_args([LOCAL, TRACK]))
+    assert player.lengths == [5, 7]
 
 
 @torcs

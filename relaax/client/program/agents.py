@@ -183,15 +183,23 @@ def current_player() -> Player:
 class LocalClient(_Agent):
     """An agent that passes the observations of one environment, or of a vector, to a player.
 
-    `environments`: their number in the vector; None for one environment.
+    `environments`: their number in the vector; None for one environment. `is_reset_by_step`: whether the step after the
+    end of an episode resets the environment and ignores the action (mode NEXT_STEP).
     """
 
     def __init__(
-        self, player: Player, observation_space: Any, action_space: Any, environments: int | None, frame_skip: int
+        self,
+        player: Player,
+        observation_space: Any,
+        action_space: Any,
+        environments: int | None,
+        frame_skip: int,
+        is_reset_by_step: bool = False,
     ) -> None:
         self._player = player
         self._observe, self._actions = values_of(observation_space), values_of(action_space)
         self._single = environments is None
+        self._is_reset_by_step = is_reset_by_step
         count = environments or 1
         self._leaves = [np.zeros((count, *part.shape), part.dtype) for part in self._actions.space.elements()]
         self._away = np.zeros(count, np.bool_)
@@ -215,8 +223,8 @@ class LocalClient(_Agent):
         """Return the next actions."""
         ended = np.logical_or(*ends) if ends else np.zeros_like(self._away)
         wanted = np.ones_like(self._away) if idle is None else ~idle
-        if len(ended) == 1 and ended[0]:  # the game is over
-            wanted = ~ended
+        if self._is_reset_by_step:
+            wanted = wanted & ~ended
         first = wanted & (self._away | ended)
         self._away = (self._away | ended) & ~wanted
         return self._play(states, wanted, first)

@@ -65,7 +65,8 @@ def run(
     environment that this call creates is also closed by it. An Env, and each environment of a SyncVectorEnv, becomes a
     CheckedEnv. If a vector has an attribute `out_of_step` that is true, its mode is SAME_STEP, and `infos["idle"]`,
     bool [N], of `reset` and `step` marks the environments that want no action, as `VectorClient` describes. For
-    `relaax eval`, `infos["game_over"]` is true when the game that all of them play has ended.
+    `relaax eval`, `infos["game_over"]` is true when the game that all of them play has ended. If a vector has an
+    attribute `game_number`, `relaax eval` sets it to the episode's number before each reset.
     `episodes`, `steps`: limits over all environments; None for no limit. Episodes are shared evenly among the
     environments of a vector.
     `seed`: seed of the first reset.
@@ -232,7 +233,8 @@ def _play(env: Any, is_vector: bool, hooks: _StepHooks, settings: Mapping[str, A
         raise Failure(f"{count} environments: an evaluation needs exactly one")
     player = current_player()
     spaces = _single_spaces(env, is_vector)
-    agent = LocalClient(player, *spaces, count if is_vector else None, settings.get("frame_skip", 1))
+    by_step = is_vector and autoreset_of(env) == "next_step"
+    agent = LocalClient(player, *spaces, count if is_vector else None, settings.get("frame_skip", 1), by_step)
     start, returns, steps = time.monotonic(), [], 0
     for game in player.games():
         agent.game = game
@@ -250,6 +252,8 @@ def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, hooks: _Ste
 
     If several agents play, the return is the mean of theirs.
     """
+    if hasattr(env, "game_number"):
+        env.game_number = game.number
     if is_vector and env.num_envs > 1:
         together = GameTally(env.num_envs, game.max_steps)
         _run_vector(env, agent, together, game.seed, hooks)

@@ -46,7 +46,8 @@ class Worlds:
 
     def __init__(self, make: Callable[[np.random.Generator], World], count: int, seed: int | None = None) -> None:
         self.num_envs = count
-        self._worlds = [make(np.random.default_rng(None if seed is None else seed + i)) for i in range(count)]
+        self._rngs = [np.random.default_rng(None if seed is None else seed + i) for i in range(count)]
+        self._worlds = [make(rng) for rng in self._rngs]
         self.single_observation_space = self._worlds[0].observation_space
         self.single_action_space = self._worlds[0].action_space
         self._seen, self._act = values_of(self.single_observation_space), values_of(self.single_action_space)
@@ -55,10 +56,13 @@ class Worlds:
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in each environment, or only where `options["reset_mask"]` (bool [N]) is true.
 
-        Return the observations of all environments, and empty infos.
+        `seed`: new seed of the first environment's random generator, as in `Worlds`; None to continue. Return the
+        observations of all environments, and empty infos.
         """
         for i, world in enumerate(self._worlds):
             if options is None or options["reset_mask"][i]:
+                if seed is not None:
+                    self._rngs[i].bit_generator.state = np.random.default_rng(seed + i).bit_generator.state
                 self._keep(i, world.restart())
         return self._observations(), {}
 
