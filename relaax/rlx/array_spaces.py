@@ -135,7 +135,7 @@ class Box(ElementarySpace):
                 ) from None
         if not (lows <= highs).all() or (lows == np.inf).any() or (highs == -np.inf).any():
             raise ValueError("every low of a Box must be a number no greater than its high")
-        self._low, self._high = _compact(lows), _compact(highs)
+        self._low, self._high = _compact(lows, self._shape), _compact(highs, self._shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -282,10 +282,10 @@ def _round_bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.
     return clipped
 
 
-def _compact(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return one number if all elements are equal, else a copy that the caller cannot change."""
+def _compact(bound: npt.NDArray[np.float64], shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Return one number if all elements are equal, else a copy of this shape that the caller cannot change."""
     flat = bound.reshape(-1)
-    return np.array(flat[0]) if (flat == flat[0]).all() else bound.copy()
+    return np.array(flat[0]) if (flat == flat[0]).all() else np.array(np.broadcast_to(bound, shape))
 
 
 def _convert(array: Leaf, space: ElementarySpace) -> Leaf:

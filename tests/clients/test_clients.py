@@ -211,6 +211,27 @@ def test_client_normalizes_metric_names(built: Built, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@each_language
+def test_long_hello_has_no_bounds_of_observations(built: Built, name: str) -> None:
+    """The observation is a box in a tuple in a dict. The bounds of actions are sent."""
+    language, out = built(name)
+    conversation = copy.deepcopy(golden("metrics_names_json"))
+    hello, welcome = conversation.entries[:2]
+    box = {"dtype": "DTYPE_FLOAT32", "shape": [9000]}
+    spaces = [
+        {"dict": {"entries": [{"key": "key", "space": {"tuple": {"spaces": [{"box": one}]}}}]}}
+        for one in (box, box | {"low": [float(bound) for bound in range(9000)]})
+    ]
+    action = {"box": {"dtype": "DTYPE_FLOAT32", "shape": [2], "low": [-3, -2], "high": [4, 5]}}
+    sent, asked = ({**hello["message"]["hello"], "observationSpace": one, "actionSpace": action} for one in spaces)
+    welcome["message"]["welcome"]["limits"] |= {"maxFrameBytes": 1 << 20}
+    entries = [hello | {"message": {"hello": sent}, "asked": {"hello": asked}}, welcome]
+    with Player(placed(language.play, out), language.folder) as player:
+        player.play(dataclasses.replace(conversation, entries=entries), one_by_one=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 @each_language
 def test_client_passes_the_conformance_check(built: Built, name: str, autoreset: str, short: bool) -> None:

@@ -94,6 +94,12 @@ def test_bounds_are_rounded_to_the_dtype() -> None:
     assert Box(0, 1, (1,)) != Box(0, 2, (1,))
 
 
+def test_bounds_that_broadcast_have_the_shape_of_the_space() -> None:
+    box = Box(np.arange(3.0), 5.0, (5, 3))
+    assert box == Box(np.tile(np.arange(3.0), (5, 1)), 5.0)
+    assert space_from_dict(space_to_dict(box)) == box
+
+
 def test_huge_box_with_scalar_bounds_uses_little_memory() -> None:
     box = Box(0, 255, (2**15, 2**15), np.uint8)
     assert box.low.shape == (2**15, 2**15)

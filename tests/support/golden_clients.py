@@ -117,12 +117,12 @@ def _playable_entries(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
-    """Return the commands for the client, one line each."""
+    """Return the commands for the client, one line each: of `asked` if an entry has it, else of `message`."""
     lines = []
     for entry in entries:
         if entry["from"] == "server":
             continue
-        message = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
+        message = json_format.ParseDict(entry.get("asked", entry["message"]), rlx_pb2.ClientMessage())
         kind = kind_of(message)
         body = getattr(message, kind)
         if kind == "hello":

@@ -340,12 +340,13 @@ static void rlx__put_shape(rlx_client *c, unsigned field, const uint32_t *shape,
     rlx__put_part(c, field, end);
 }
 
-static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
+/* With or without the bounds of boxes. */
+static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s, int bounds) {
     const uint8_t *end = c->at, *entry;
     size_t i;
     if (s->kind == RLX_BOX) {
-        if (s->highs > 0) rlx__put_bytes(c, 4, s->high, 8 * s->highs);
-        if (s->lows > 0) rlx__put_bytes(c, 3, s->low, 8 * s->lows);
+        if (bounds && s->highs > 0) rlx__put_bytes(c, 4, s->high, 8 * s->highs);
+        if (bounds && s->lows > 0) rlx__put_bytes(c, 3, s->low, 8 * s->lows);
         rlx__put_shape(c, 2, s->shape, s->axes, 0);
         rlx__put_integer(c, 1, (uint64_t)s->dtype);
     } else if (s->kind == RLX_DISCRETE) {
@@ -359,7 +360,7 @@ static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
     } else {
         for (i = s->parts; i-- > 0;) {
             entry = c->at;
-            rlx__put_space(c, s->kind == RLX_DICT ? 2 : 1, &s->spaces[i]);
+            rlx__put_space(c, s->kind == RLX_DICT ? 2 : 1, &s->spaces[i], bounds);
             if (s->kind != RLX_DICT) continue;
             rlx__put_text(c, 1, s->keys[i]);
             rlx__put_part(c, 1, entry);
@@ -976,11 +977,11 @@ rlx_client *rlx_open(const rlx_config *config, char why[256]) {
     return NULL;
 }
 
-static int rlx__hello(rlx_client *c) {
+/* Write a hello, with or without the bounds of observations. Returns whether it is short enough. */
+static int rlx__put_hello(rlx_client *c, int bounds) {
     rlx_config *g = &c->config;
     const uint8_t *end;
     size_t i;
-    int verdict;
     rlx__begin(c);
     rlx__put_integer(c, 17, g->environment_parameters != 0);
     rlx__put_integer(c, 16, g->chosen_actions != 0);
@@ -991,8 +992,8 @@ static int rlx__hello(rlx_client *c) {
     for (end = c->at, i = g->autoresets > 1 ? g->environments : 1; i-- > 0;) rlx__put_varint(c, c->habit[i]);
     rlx__put_part(c, 11, end);
     rlx__put_integer(c, 10, g->environments);
-    rlx__put_space(c, 9, &g->action);
-    rlx__put_space(c, 8, &g->observation);
+    rlx__put_space(c, 9, &g->action, 1);
+    rlx__put_space(c, 8, &g->observation, bounds);
     rlx__put_integer(c, 7, g->frame_skip);
     rlx__put_text(c, 6, g->host);
     rlx__put_text(c, 5, g->environment);
@@ -1000,11 +1001,17 @@ static int rlx__hello(rlx_client *c) {
     rlx__put_text(c, 3, RLX_VERSION);
     rlx__put_text(c, 2, "relaax-c");
     rlx__put_integer(c, 1, 1);
+    return c->at != NULL && (size_t)(c->out + c->out_size - c->at) <= RLX__HANDSHAKE - 4;
+}
+
+/* The bounds of observations are left out if the hello would be too long (section 6). */
+static int rlx__hello(rlx_client *c) {
+    int verdict;
+    if (!rlx__put_hello(c, 1) && !rlx__put_hello(c, 0))
+        return rlx__say(c, RLX__LIMIT, RLX_FAILED, "the hello is longer than 64 KiB: use one bound for all elements");
     verdict = rlx__send(c, RLX__HELLO);
-    if (g->environment_parameters) c->limit += (size_t)g->environments * RLX__NUMBERS; /* of the welcome */
-    if (verdict == RLX_OK) verdict = rlx__hear(c, RLX__WELCOME);
-    if (verdict == RLX_INVALID) verdict = RLX_FAILED;
-    return verdict;
+    if (c->config.environment_parameters) c->limit += (size_t)c->config.environments * RLX__NUMBERS; /* of the welcome */
+    return verdict == RLX_OK ? rlx__hear(c, RLX__WELCOME) : verdict;
 }
 
 /* Connect to the current address once. */

@@ -22,6 +22,8 @@ import (
 
 const version = "1.0.0"
 
+const handshakeBytes = 65536
+
 const speaksGRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " +
 	"connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
 
@@ -549,10 +551,35 @@ func (c *Client) farewell(kind uint64, m message) error {
 	return e
 }
 
+// greeting returns the hello. The bounds of observations are left out if it would be too long (section 6).
+func (c *Client) greeting(bounds bool) part {
+	g := &c.config
+	h := part{}.integer(1, 1).text(2, "relaax-go").text(3, version).text(4, g.Token).text(5, g.Environment).text(6, g.Host)
+	h = h.integer(7, uint64(g.FrameSkip)).space(8, g.Observation, bounds).space(9, g.Action, true)
+	h = h.integer(10, uint64(g.Environments)).bytes(11, packed(g.Autoreset)).integer(12, uint64(g.Mode)).text(13, c.Session)
+	if g.ReportsEpisodes {
+		h = h.integer(14, 1)
+	}
+	for i, one := range g.capabilities() {
+		if one.needed {
+			h = h.integer(uint64(15+i), 1)
+		}
+	}
+	if bounds && len(h) > handshakeBytes-4 {
+		return c.greeting(false)
+	}
+	return h
+}
+
 // try connects to the current address once.
 func (c *Client) try() error {
 	address := c.where()
-	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, 65536, time.Minute, false, 0, 0
+	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, handshakeBytes, time.Minute, false, 0, 0
+	h := c.greeting(true)
+	if len(h) > handshakeBytes-4 {
+		sentence := fmt.Sprintf("a hello of %d bytes; the limit is 64 KiB: use one bound for all elements", len(h))
+		return &Error{Code: LimitExceeded, Sentence: sentence, meaning: ErrInvalid}
+	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	conn, err := dialer.Dial("tcp", address) // with TCP_NODELAY, which Go sets
 	if err != nil {
@@ -577,23 +604,11 @@ func (c *Client) try() error {
 		conn.SetDeadline(time.Time{})
 		c.conn = secure
 	}
-	g := &c.config
-	h := part{}.integer(1, 1).text(2, "relaax-go").text(3, version).text(4, g.Token).text(5, g.Environment).text(6, g.Host)
-	h = h.integer(7, uint64(g.FrameSkip)).space(8, g.Observation).space(9, g.Action).integer(10, uint64(g.Environments))
-	h = h.bytes(11, packed(g.Autoreset)).integer(12, uint64(g.Mode)).text(13, c.Session)
-	if g.ReportsEpisodes {
-		h = h.integer(14, 1)
-	}
-	for i, one := range g.capabilities() {
-		if one.needed {
-			h = h.integer(uint64(15+i), 1)
-		}
-	}
 	if err := c.send(hello, h); err != nil {
 		return err
 	}
-	if g.EnvironmentParameters {
-		c.limit += 2048 * g.Environments
+	if c.config.EnvironmentParameters {
+		c.limit += 2048 * c.config.Environments
 	}
 	return c.hear(welcome)
 }

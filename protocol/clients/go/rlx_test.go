@@ -205,6 +205,28 @@ func TestReconnects(t *testing.T) {
 	}
 }
 
+func TestLongHelloOmitsBoundsOrIsRefused(t *testing.T) {
+	many := Box(Float32, []uint32{9000}, make([]float64, 9000), nil)
+	address, told, done := serve(t, [][]byte{pageWelcome, pageActions})
+	config := point(address)
+	config.Observation = Dict(map[string]Space{"key": Tuple(many)})
+	config.Action = Box(Float32, []uint32{2}, []float64{-3, 5}, nil)
+	c := opened(t, config)
+	if err := c.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	<-done
+	if told.Len() > 200 || !bytes.Contains(told.Bytes(), part{}.doubles(3, config.Action.low)) {
+		t.Errorf("%x", told.Bytes())
+	}
+	config = point("127.0.0.1:1") // refused without an attempt to connect
+	config.Action, config.Retry = many, time.Minute
+	if err := opened(t, config).Connect(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "use one bound for all elements") {
+		t.Error(err)
+	}
+}
+
 func TestInvalidConfigs(t *testing.T) {
 	for _, address := range []string{"", "localhost", "localhost:", ":7001", "localhost:0", "localhost:70010", "::1:7001", "[::1]"} {
 		config := point("localhost:7001")

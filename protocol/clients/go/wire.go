@@ -77,7 +77,8 @@ func packed[T ~uint32 | ~int64 | ~int](numbers []T) (p part) {
 	return p
 }
 
-func (p part) space(field uint64, s Space) part {
+// space writes a space, with or without the bounds of boxes.
+func (p part) space(field uint64, s Space, bounds bool) part {
 	var content part
 	switch s.kind {
 	case box:
@@ -85,7 +86,9 @@ func (p part) space(field uint64, s Space) part {
 		if len(s.shape) > 0 {
 			content = content.bytes(2, packed(s.shape))
 		}
-		content = content.doubles(3, s.low).doubles(4, s.high)
+		if bounds {
+			content = content.doubles(3, s.low).doubles(4, s.high)
+		}
 	case discrete:
 		content = content.integer(1, uint64(s.n)).integer(2, uint64(s.start))
 	case multiDiscrete:
@@ -96,11 +99,11 @@ func (p part) space(field uint64, s Space) part {
 		}
 	case tuple:
 		for _, one := range s.spaces {
-			content = content.space(1, one)
+			content = content.space(1, one, bounds)
 		}
 	case dict:
 		for i, one := range s.spaces {
-			content = content.bytes(1, part{}.text(1, s.keys[i]).space(2, one))
+			content = content.bytes(1, part{}.text(1, s.keys[i]).space(2, one, bounds))
 		}
 	}
 	return p.bytes(field, part{}.bytes(uint64(s.kind), content))

@@ -219,10 +219,12 @@ class Session:
             pending = None if isinstance(message, rlx.Hello) else self.scalars.pop()
             if ping:
                 self._ping_before(wire, [message] if pending is None else [pending, message])
-            elif pending is None:
-                wire.send(message)
-            else:
+            elif pending is not None:
                 wire.send(pending, message)
+            elif isinstance(message, rlx.Hello):
+                wire.send_hello(message)
+            else:
+                wire.send(message)
             answer = wire.receive()
         except rlx.LocalProtocolError as error:
             raise ValueError(error.message) from None

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relaax import rlx
@@ -16,6 +17,7 @@ from relaax.client.connection.failure import ConnectionInterrupted, TrainingFini
 from relaax.libraries import explained
 from relaax.rlx import NEED_DATA, Actions
 from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, GRPC_PORT_ERROR
+from relaax.rlx.spaces import without_bounds
 from relaax.rlx.wire.framing import is_http2
 from relaax.tls import NO_TLS, reason_of
 
@@ -94,6 +96,19 @@ class ClientWire:
                 raise ConnectionInterrupted(_break_text(error)) from error
             raise
         self._websocket = websocket
+
+    def send_hello(self, hello: rlx.Hello) -> None:
+        """Send a hello, without the bounds of observations if it would be too long. Raises as `send` does."""
+        try:
+            self.send(hello)
+        except rlx.LocalProtocolError as error:
+            if error.code is not rlx.ErrorCode.FRAME_TOO_LARGE:
+                raise
+            shorter = replace(hello, observation_space=without_bounds(hello.observation_space))
+            if shorter == hello:
+                why = f"the hello is {error.message}: use one bound for all elements"
+                raise rlx.LocalProtocolError(error.code, why) from None
+            self.send_hello(shorter)
 
     def send(self, *messages: rlx.ClientMessage) -> None:
         """Send messages in one write, without waiting for an answer.

@@ -136,11 +136,11 @@ class ActionsLayout:
         self._length = len(self._head) + self._action.nbytes
 
     def write(self, actions: Actions) -> tuple[list[Piece], int] | None:
-        """Return the payload of `actions` in pieces, and its length in bytes; None with `parameters_of`.
+        """Return the payload of `actions` in pieces, and its length in bytes; None with parameters.
 
         They must fit the action space.
         """
-        if actions.parameters_of:
+        if actions.parameters_of or actions.parameters is not None:
             return None
         pieces: list[Piece] = [self._head]
         self._action.write(actions.action, pieces)

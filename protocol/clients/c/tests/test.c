@@ -592,23 +592,54 @@ static void test_wrong_parameters(void) {
     environment_parameters = 0;
 }
 
-/* A server may send a longer welcome with parameters, but the hello has the limit of all hellos. */
-static void test_long_hello_is_not_sent(void) {
+static rlx_space many_bounds(void) {
     static double bounds[9000]; /* more than 64 KiB */
     static const uint32_t shape[1] = {9000};
+    rlx_space s;
+    memset(&s, 0, sizeof s), s.kind = RLX_BOX, s.dtype = RLX_FLOAT64, s.axes = 1, s.shape = shape;
+    s.low = bounds, s.lows = 9000;
+    return s;
+}
+
+/* A server may send a longer welcome with parameters, but the hello has the limit of all hellos. */
+static void test_long_hello_is_not_sent(void) {
     int i;
     for (i = 0; i < 2; i++) {
         rlx_transport transport = memory_transport(&memory);
         rlx_config config = point(&transport, 64);
         char why[256];
         rlx_client *c;
-        memset(&config.observation, 0, sizeof config.observation), config.observation.kind = RLX_BOX;
-        config.observation.dtype = RLX_FLOAT64, config.observation.axes = 1, config.observation.shape = shape;
-        config.observation.low = bounds, config.observation.lows = 9000, config.environment_parameters = i;
+        config.action = many_bounds(), config.environment_parameters = i, config.retry_seconds = 60;
         CHECK((c = rlx_open(&config, why)) != NULL), memory.size = 0;
-        CHECK(rlx_connect(c) == RLX_FAILED && strstr(rlx_reason(c), "longer than the server accepts") && memory.size == 0);
+        CHECK(rlx_connect(c) == RLX_FAILED && strstr(rlx_reason(c), "use one bound for all elements") && memory.size == 0);
+        CHECK(rlx_code(c) == 9 && memory.opened == 1);
         rlx_close(c);
     }
+}
+
+/* At all depths. The bounds of actions are sent. */
+static void test_bounds_of_observations_are_left_out_of_a_long_hello(void) {
+    static const double bounds[2] = {-3, 5};
+    static const char *const keys[1] = {"key"};
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 1);
+    rlx_space many = many_bounds(), in_tuple;
+    Part hi = welcome(1048576, 2), action = {{0}, 0};
+    char why[256];
+    rlx_client *c;
+    size_t i, found = 0;
+    memset(&config.observation, 0, sizeof config.observation), in_tuple = config.observation;
+    in_tuple.kind = RLX_TUPLE, in_tuple.parts = 1, in_tuple.spaces = &many;
+    config.observation.kind = RLX_DICT, config.observation.parts = 1, config.observation.spaces = &in_tuple;
+    config.observation.keys = keys;
+    config.action = many, config.action.shape = two, config.action.low = bounds, config.action.lows = 2;
+    add_bytes(&action, 3, bounds, sizeof bounds);
+    CHECK((c = rlx_open(&config, why)) != NULL);
+    say(&memory, 1, &hi);
+    CHECK(rlx_connect(c) == RLX_OK && memory.size < 200);
+    for (i = 0; i + action.size <= memory.size; i++) found += memcmp(memory.told + i, action.bytes, action.size) == 0;
+    CHECK(found == 1);
+    rlx_close(c);
 }
 
 /* The flag must be in the hello and in the welcome, or in neither. */
@@ -695,6 +726,7 @@ int main(void) {
     test_environment_parameters();
     test_wrong_parameters();
     test_long_hello_is_not_sent();
+    test_bounds_of_observations_are_left_out_of_a_long_hello();
     test_flag_of_welcome();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();

@@ -559,9 +559,29 @@ impl Client {
         Err(last)
     }
 
+    /// The bounds of observations are left out if the hello would be too long (section 6).
+    fn hello(&self, bounds: bool) -> Part {
+        let g = &self.config;
+        let hello = Part::default().integer(1, 1).text(2, "relaax-rust").text(3, env!("CARGO_PKG_VERSION"));
+        let hello = hello.text(4, &g.token).text(5, &g.environment).text(6, &g.host).integer(7, g.frame_skip.into());
+        let hello = hello.space(8, &g.observation, bounds).space(9, &g.action, true).integer(10, g.environments as u64);
+        let hello = hello.packed(11, g.autoreset.iter().map(|habit| *habit as u64)).integer(12, g.mode as u64);
+        let hello = hello.text(13, &self.session).integer(14, g.reports_episodes.into());
+        let hello = (15..).zip(g.needs()).fold(hello, |hello, (field, needed)| hello.integer(field, needed.into()));
+        if bounds && hello.0.len() > HANDSHAKE_BYTES - 4 {
+            return self.hello(false);
+        }
+        hello
+    }
+
     /// Connect to the current address once.
     fn attempt(&mut self) -> Result<(), Error> {
         let address = self.place().to_owned();
+        let hello = self.hello(true);
+        let size = hello.0.len();
+        if size > HANDSHAKE_BYTES - 4 {
+            return invalid(format!("a hello of {size} bytes; the limit is 64 KiB: use one bound for all elements"));
+        }
         (self.limit, self.answered) = (HANDSHAKE_BYTES, false);
         match self.open(&address) {
             Ok(stream) => self.stream = Some(stream),
@@ -570,13 +590,6 @@ impl Client {
                 return Err(self.interrupted(0, sentence));
             }
         }
-        let g = &self.config;
-        let hello = Part::default().integer(1, 1).text(2, "relaax-rust").text(3, env!("CARGO_PKG_VERSION"));
-        let hello = hello.text(4, &g.token).text(5, &g.environment).text(6, &g.host).integer(7, g.frame_skip.into());
-        let hello = hello.space(8, &g.observation).space(9, &g.action).integer(10, g.environments as u64);
-        let hello = hello.packed(11, g.autoreset.iter().map(|habit| *habit as u64)).integer(12, g.mode as u64);
-        let hello = hello.text(13, &self.session).integer(14, g.reports_episodes.into());
-        let hello = (15..).zip(g.needs()).fold(hello, |hello, (field, needed)| hello.integer(field, needed.into()));
         self.send(HELLO, &hello)?;
         if self.config.environment_parameters {
             self.limit += 2048 * self.config.environments;

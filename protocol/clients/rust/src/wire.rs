@@ -73,20 +73,24 @@ impl Part {
         self.bytes(field, &mask.iter().map(|one| u8::from(*one)).collect::<Vec<u8>>())
     }
 
-    pub fn space(self, field: u64, space: &Space) -> Part {
+    /// Add a space, with or without the bounds of boxes.
+    pub fn space(self, field: u64, space: &Space, bounds: bool) -> Part {
         let part = Part::default();
         let shape = |part: Part, field, shape: &[u32]| part.packed(field, shape.iter().map(|axis| u64::from(*axis)));
         let (kind, content) = match space {
             Space::Box { dtype, shape: axes, low, high } => {
-                (1, shape(part.integer(1, *dtype as u64), 2, axes).doubles(3, low).doubles(4, high))
+                let part = shape(part.integer(1, *dtype as u64), 2, axes);
+                (1, if bounds { part.doubles(3, low).doubles(4, high) } else { part })
             }
             Space::Discrete { n, start } => (2, part.integer(1, *n as u64).integer(2, *start as u64)),
             Space::MultiDiscrete(nvec) => (3, part.packed(1, nvec.iter().map(|n| *n as u64))),
             Space::MultiBinary(axes) => (4, shape(part, 1, axes)),
-            Space::Tuple(parts) => (5, parts.iter().fold(part, |all, one| all.space(1, one))),
+            Space::Tuple(parts) => (5, parts.iter().fold(part, |all, one| all.space(1, one, bounds))),
             Space::Dict(parts) => (
                 6,
-                parts.iter().fold(part, |all, (key, one)| all.bytes(1, &Part::default().text(1, key).space(2, one).0)),
+                parts
+                    .iter()
+                    .fold(part, |all, (key, one)| all.bytes(1, &Part::default().text(1, key).space(2, one, bounds).0)),
             ),
         };
         self.bytes(field, &Part::default().bytes(kind, &content.0).0)

@@ -129,6 +129,21 @@ fn invalid_arguments_are_not_sent() {
 }
 
 #[test]
+fn long_hello_omits_bounds_or_is_refused() {
+    let many = Space::Box { dtype: Dtype::Float32, shape: vec![9000], low: vec![0.0; 9000], high: vec![] };
+    let (address, server) = serve(vec![vec![unhex(WELCOME)]]);
+    let mut config = point(&address);
+    config.observation = Space::Dict([("key".into(), Space::Tuple(vec![many.clone()]))].into());
+    config.action = Space::Box { dtype: Dtype::Float32, shape: vec![2], low: vec![-3.0, 5.0], high: vec![] };
+    Client::new(config).unwrap().connect().unwrap();
+    let told = server.join().unwrap();
+    assert!(told.len() < 200 && contains(&told, "1a1000000000000008c00000000000001440") == 1, "{told:02x?}");
+    let mut config = point("127.0.0.1:1"); // refused without an attempt to connect
+    (config.action, config.retry) = (many, Duration::from_secs(60));
+    is_invalid(Client::new(config).unwrap().connect(), "use one bound for all elements");
+}
+
+#[test]
 fn invalid_configurations() {
     let hosts = ["", "localhost", "[::1]", "http://a:1"];
     for address in hosts.into_iter().chain(["localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,"])
