@@ -143,6 +143,44 @@ def test_player_quits_with_the_training(
 
 @pytest.mark.slow
 @needs_mono
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("reward", "b: the reward is NaN; it must be from -1e15 to 1e15"),
+        ("observation", "b: number 1 of the observation is NaN; it must be finite"),
+    ],
+)
+@pytest.mark.parametrize("keep", [(), ("keep",)], ids=["waits", "keeps_frame_rate"])
+def test_invalid_number_ends_the_training(
+    counter: Path, processes: Processes, fault: str, sentence: str, keep: tuple[str, ...]
+) -> None:
+    with RlxPeer(serve) as peer:
+        words = (counter, "--rlx-server", peer.address, "1000000", "plain", "endless", *keep, fault)
+        running = processes.start("mono", *words)
+        assert running.wait(120) == 1, running.report()
+        (conn,) = peer.connections
+    assert f"error: RLX: {sentence}\n" in running.stderr
+    assert [type(message) for message in conn.of(rlx.Init, rlx.Step, rlx.Bye)][-1] is rlx.Bye
+    assert len(conn.of(rlx.Step)) <= 1
+    assert len(running.lines) < 20, "the agents act without a new answer"
+
+
+@pytest.mark.slow
+@needs_mono
+def test_outcomes_survive_an_exception_of_an_agent(counter: Path, processes: Processes) -> None:
+    """The second message is sent later, with all rewards and ends of episodes since the first."""
+    with RlxPeer(serve) as peer:
+        running = processes.start("mono", counter, "--rlx-server", peer.address, "12", "plain", "exception")
+        assert running.wait(120) == 0, running.report()
+        (conn,) = peer.connections
+    steps = conn.of(rlx.Step)
+    assert "error: there is no sensor" in running.stderr
+    assert [step.reward.tolist() for step in steps[:2]] == [[2, 2], [1, 3]]
+    assert (marked(steps[1].terminated), marked(steps[1].truncated)) == ([0], [1])
+
+
+@pytest.mark.slow
+@needs_mono
 def test_heuristic_acts_without_a_server(counter: Path, processes: Processes) -> None:
     running = processes.start("mono", counter, "8")
     assert running.wait(120) == 0, running.report()

@@ -12,6 +12,7 @@ using UnityEngine;
 public sealed class Counter : Agent
 {
     public int Last = int.MaxValue; // the number of actions after which the episode ends
+    public string Fault = ""; // of the third action: "reward" or "observation" is NaN, or "exception" is thrown once
     private int episode, acted;
 
     public override void OnEpisodeBegin()
@@ -22,8 +23,13 @@ public sealed class Counter : Agent
 
     public override void CollectObservations(VectorSensor sensor)
     {
+        if (acted > 2 && Fault == "exception")
+        {
+            Fault = "";
+            throw new InvalidOperationException("there is no sensor");
+        }
         sensor.AddObservation(episode);
-        sensor.AddObservation((float)acted);
+        sensor.AddObservation(acted > 2 && Fault == "observation" ? float.NaN : acted);
         sensor.AddObservation(GetParameter("gravity", -1));
     }
 
@@ -32,7 +38,7 @@ public sealed class Counter : Agent
     public override void OnActionReceived(ActionBuffers actions)
     {
         acted++;
-        AddReward(1);
+        AddReward(acted > 2 && Fault == "reward" ? float.NaN : 1);
         UnityTest.Acted(name, episode, actions);
         if (acted == Last) EndEpisode();
     }
@@ -47,7 +53,7 @@ public sealed class Counter : Agent
 /// <summary>
 /// Two agents that a test in Python observes: mono unity_test.exe [--rlx-server HOST:PORT] ACTIONS [keep] [plain] [endless]
 /// Prints a line for each action, and ends after so many lines. keep: keep the frame rate, 1 ms for each fixed update.
-/// plain: without masks and parameters. endless: episodes do not end.
+/// plain: without masks and parameters. endless: episodes do not end. reward, observation, exception: the Fault of agent b.
 /// </summary>
 public static class UnityTest
 {
@@ -78,6 +84,7 @@ public static class UnityTest
             agent.continuousActions = 1;
             agent.discreteBranches = new[] { 3, 2 };
             agent.masksActions = !others.Contains("plain");
+            if (name == "b") agent.Fault = others.Last();
             if (others.Contains("endless")) continue;
             if (name == "a") agent.Last = 3;
             else agent.MaxStep = 5;
@@ -85,7 +92,8 @@ public static class UnityTest
         var scene = new Scene(root);
         for (int most = int.Parse(others[0]); lines < most && Application.Code == null;)
         {
-            scene.FixedUpdate();
+            try { scene.FixedUpdate(); }
+            catch (InvalidOperationException e) { Debug.LogError(e.Message); } // as Unity does
             Thread.Sleep(1);
         }
         scene.Destroy();

@@ -128,6 +128,14 @@ namespace Rlx.Unity
             return mask.Valid;
         }
 
+        // Refuse numbers that the client refuses, with the name of this agent.
+        internal void Check(double reward, float[] observation)
+        {
+            if (!(Math.Abs(reward) <= 1e15)) throw new ArgumentException(name + ": the reward is " + reward + "; it must be from -1e15 to 1e15");
+            int at = Array.FindIndex(observation, number => float.IsNaN(number) || float.IsInfinity(number));
+            if (at >= 0) throw new ArgumentException(name + ": number " + at + " of the observation is " + observation[at] + "; it must be finite");
+        }
+
         internal double TakeReward()
         {
             double value = reward;

@@ -41,7 +41,7 @@ namespace Rlx.Unity
         private int updates, waited;
         private Dictionary<string, double[]> parameters = new Dictionary<string, double[]>();
 
-        /// <summary>Called when training has finished or the connection has failed.</summary>
+        /// <summary>Called when training has finished or cannot continue.</summary>
         public event Action<RlxException> Ended;
 
         private void Start()
@@ -76,7 +76,7 @@ namespace Rlx.Unity
             {
                 updates = 0;
                 if (client == null) Improvise();
-                else Report();
+                else Handled(Report);
                 if (!keepFrameRate && phase < Phase.Playing) Receive(true);
             }
             foreach (var agent in agents) agent.Act();
@@ -131,15 +131,11 @@ namespace Rlx.Unity
                 waited++;
                 return;
             }
-            try
+            Handled(() =>
             {
                 if (phase == Phase.Connecting) BeginEpisodes();
                 else Take(phase == Phase.Beginning ? client.EndInit() : client.EndStep());
-            }
-            catch (RlxException e)
-            {
-                HandleEnd(e);
-            }
+            });
         }
 
         private void BeginEpisodes()
@@ -148,6 +144,7 @@ namespace Rlx.Unity
             ReadParameters();
             foreach (var agent in agents) agent.Forget();
             var rows = agents.Select(agent => agent.Observe()).ToArray();
+            for (int i = 0; i < rows.Length; i++) agents[i].Check(0, rows[i]);
             foreach (var agent in agents) agent.IsKnown = true;
             client.BeginInit(Leaves(rows, Masks()));
             phase = Phase.Beginning;
@@ -176,7 +173,8 @@ namespace Rlx.Unity
         private void Report()
         {
             int n = agents.Length;
-            var o = new Outcome { Reward = new double[n], Terminated = new bool[n], Truncated = new bool[n] };
+            var rows = agents.Select(agent => agent.Observe()).ToArray(); // before rewards are taken: it may throw
+            var o = new Outcome { Observation = Leaves(rows, Masks()), Reward = new double[n], Terminated = new bool[n], Truncated = new bool[n] };
             var final = new float[n][];
             for (int i = 0; i < n; i++)
             {
@@ -187,19 +185,30 @@ namespace Rlx.Unity
                 o.Terminated[i] = ended != null && !ended.Value.Truncated;
                 o.Truncated[i] = ended != null && ended.Value.Truncated;
                 final[i] = ended == null ? new float[agents[i].observationSize] : ended.Value.Observation;
+                agents[i].Check(o.Reward[i], rows[i]);
+                agents[i].Check(o.Reward[i], final[i]);
             }
-            o.Observation = Leaves(agents.Select(agent => agent.Observe()).ToArray(), Masks());
             if (o.Terminated.Contains(true) || o.Truncated.Contains(true))
                 o.FinalObservation = Leaves(final, Enumerable.Repeat((sbyte)1, n * agents[0].discreteBranches.Sum()).ToArray());
             waited = 0;
+            client.BeginStep(o);
             phase = Phase.Stepping;
+        }
+
+        // A message that cannot be sent ends the training: without it, its rewards and ends of episodes would be lost.
+        private void Handled(Action action)
+        {
             try
             {
-                client.BeginStep(o);
+                action();
             }
             catch (RlxException e)
             {
                 HandleEnd(e);
+            }
+            catch (ArgumentException e)
+            {
+                HandleEnd(new RlxException(Meaning.Failed, 0, e.Message));
             }
         }
 
@@ -235,6 +244,7 @@ namespace Rlx.Unity
                 return;
             }
             phase = Phase.Over;
+            client.Dispose();
             if (e.Meaning == Meaning.Finished) Debug.Log(e.Message);
             else Debug.LogError("RLX: " + e.Message);
             if (Ended != null) Ended(e);
