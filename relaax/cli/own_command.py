@@ -21,6 +21,7 @@ PROGRESS_SECONDS = 60.0
 KILL_SECONDS = 120.0
 """Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
 _LINES = 10
+_TAIL_BYTES = 65536  # a log may have gigabytes
 
 
 def run_command(
@@ -47,7 +48,7 @@ def run_command(
 def _end_of(log: Path, begin: int) -> list[str]:
     """Return the last lines of the output that begins at this byte of `log`."""
     with log.open("rb") as file:
-        file.seek(begin)
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return file.read().decode("utf-8", errors="replace").splitlines()[-_LINES:]
 
 

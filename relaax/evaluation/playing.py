@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 RESAMPLES = 10_000
 _END_SECONDS = 10.0
 _LINES = 10
+_LINE_CHARACTERS = 65536  # a progress bar may print gigabytes without a newline
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class _ProgramProcess:
                 start_new_session=True,
                 env=environment_of({}),
             )
-        self._output: list[str] = []
+        self._output: deque[str] = deque(maxlen=_LINES)
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
 
@@ -146,9 +148,8 @@ class _ProgramProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._popen.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)  # also a simulator of a program that has ended
         self._popen.wait()
         self._reader.join(_END_SECONDS)
         with contextlib.suppress(OSError):
@@ -156,7 +157,7 @@ class _ProgramProcess:
 
     def _read_output(self) -> None:
         assert self._popen.stdout is not None
-        for line in self._popen.stdout:
+        while line := self._popen.stdout.readline(_LINE_CHARACTERS):
             self._output.append(line.rstrip())
 
     def serve(self, next_episode: Callable[[], dict[str, int] | None], report: Callable[[Any], None]) -> None:
@@ -171,7 +172,7 @@ class _ProgramProcess:
                     report(message)
         code = self._popen.wait()
         self._reader.join(_END_SECONDS)
-        output = "\n".join(self._output[-_LINES:])
+        output = "\n".join(self._output)
         if code == 0:
             report(None)
         elif code == EXIT_REFUSED:

@@ -35,6 +35,8 @@ EXIT_ENVIRONMENT = 4
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _REFUSAL_LINES = 24  # the message may list many checkpoints
+_LINE_BYTES = 65536  # a progress bar may print gigabytes without a newline
+_TAIL_BYTES = 65536  # a log may have gigabytes
 _PAGE = re.compile(rb"open (https?://[!-~]+)\s*\Z")
 _SENTENCE = re.compile(r"^  ((?:relaax-[a-z-]+|[^\s:]+/main): [^\n]*(?:\n {3}[^\n]*)*)\Z", re.MULTILINE)
 """The last error that a program printed with `relaax.console.print_error`."""
@@ -193,10 +195,12 @@ class Supervised(ABC):
     def log_tail(self, lines: int = _LINES) -> str:
         """Return the last lines of the log, without the output of earlier runs."""
         try:
-            text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
+            with self.log.open("rb") as log:
+                log.seek(max(self._log_begins, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                text = log.read().decode(errors="replace")
             if not text.strip():
-                with self.log.open("ab", buffering=0) as log:
-                    log.write(b"\n")  # fails if the disk is full, which explains the empty log
+                with self.log.open("ab", buffering=0) as appended:
+                    appended.write(b"\n")  # fails if the disk is full, which explains the empty log
         except OSError as error:
             return f"  (no log: {self.log}: {error.strerror})"
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
@@ -205,6 +209,7 @@ class Supervised(ABC):
 class Process(Supervised):
     """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
 
+    When an environment program ends, its child processes are killed: a simulator may not notice the end.
     A server prints `... listening on HOST:PORT`, which sets `address`, or `... ready` if it has no port. It prints
     `... done` when it is done. If it cannot write its last checkpoint, it prints the reason, which sets `failed`.
     If the log cannot be written, the output is lost and the process continues.
@@ -216,6 +221,7 @@ class Process(Supervised):
         self._secrets = secrets
         self._done = False
         self._popen: subprocess.Popen[bytes] | None = None
+        self._ended: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._announced = False
         self.status_url: str | None = None
@@ -251,15 +257,22 @@ class Process(Supervised):
         # Children of a killed process can keep its output open after the next start.
         assert popen.stdout is not None
         with popen.stdout as output, self._open_log() as log:
-            for line in output:
-                if self._server and popen is self._popen:
-                    self._read_announcement(line.decode(errors="replace"))
-                elif page := _PAGE.match(line):
-                    self.page = page[1].decode()
+            line = b""
+            while part := output.readline(_LINE_BYTES):
+                line = (line + part)[-_LINE_BYTES:]  # an announcement may follow a progress bar on the same line
+                if part.endswith(b"\n") or len(part) < _LINE_BYTES:
+                    self._read_line(line, popen)
+                    line = b""
                 try:
-                    log.write(line)
+                    log.write(part)
                 except OSError as error:  # keep reading: a full pipe would block the process
                     self._warn_once(self.log, error)
+
+    def _read_line(self, line: bytes, popen: subprocess.Popen[bytes]) -> None:
+        if self._server and popen is self._popen:
+            self._read_announcement(line.decode(errors="replace"))
+        elif page := _PAGE.match(line):
+            self.page = page[1].decode()
 
     def _read_announcement(self, line: str) -> None:
         if not self._announced and (LISTENS in line or line.rstrip().endswith(READY)):
@@ -283,7 +296,19 @@ class Process(Supervised):
         return self._popen.pid if self._popen else None
 
     def exit_code(self) -> int | None:
-        return self._popen.poll() if self._popen else None
+        popen = self._popen  # another thread may restart the process
+        code = popen.poll() if popen else None
+        if popen is not None and code is not None:
+            self._kill_children(popen)
+        return code
+
+    def _kill_children(self, ended: subprocess.Popen[bytes]) -> None:
+        """Kill the children of an ended environment program, once: its process id may be reused later."""
+        if self._server or ended is self._ended:  # the children of a server end by themselves
+            return
+        self._ended = ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(ended.pid, signal.SIGKILL)  # `start` made it the leader of its group
 
     @property
     def is_done(self) -> bool:
@@ -299,7 +324,7 @@ class Process(Supervised):
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._popen is None or self._popen.poll() is not None:
+        if self._popen is None or self.exit_code() is not None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if number == signal.SIGKILL:
@@ -314,6 +339,7 @@ class Process(Supervised):
             self._popen.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
             return False
+        self._kill_children(self._popen)
         self._drain()
         return True
 

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -177,6 +178,96 @@ def test_kill_also_kills_child_processes(process: Process) -> None:
     wait_until(lambda: not _is_alive(pid), "its child has ended")
 
 
+def _orphaning(pids: Path) -> list[str]:
+    """Return a program that starts a child, which inherits its output, adds the child's id to a file and is killed."""
+    child = "import signal; signal.pause()"
+    return python(
+        f"import os, signal, subprocess, sys; c = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        f"print(c.pid, file=open({str(pids)!r}, 'a')); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+
+
+@pytest.mark.parametrize("notice", [Process.terminate, Process.kill, Process.exit_code, lambda ended: ended.wait(60)])
+def test_children_of_an_ended_environment_are_killed(tmp_path: Path, notice: Callable[[Process], object]) -> None:
+    pids = tmp_path / "pids"
+    process = Process("client-0", tmp_path / "client-0.log")
+    process.start(_orphaning(pids))
+    assert process.pid is not None
+    killed = psutil.Process(process.pid)
+    wait_until(lambda: killed.status() == psutil.STATUS_ZOMBIE, "it is killed, which is not noticed yet", 60)
+    child = int(pids.read_text())
+    try:
+        assert _is_alive(child)
+        notice(process)
+        wait_until(lambda: not _is_alive(child), "its child has ended")
+    finally:
+        _end(child)
+        assert process.wait(60)
+
+
+def test_restarts_of_an_environment_leave_no_child_or_thread(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    process = Process("client-0", tmp_path / "client-0.log")
+    pids.touch()
+    descriptors = psutil.Process().num_fds()
+    process.start(_orphaning(pids))
+    try:
+        for _ in range(3):
+            wait_until(lambda: process.exit_code() is not None, "it has ended", 60)
+            process.restart(_orphaning(pids), attempts=9)
+        assert process.wait(60)
+        children = [int(line) for line in pids.read_text().splitlines()]
+        assert len(children) == 4
+        wait_until(lambda: not any(map(_is_alive, children)), "the children have ended")
+        wait_until(lambda: all(t.name != process.name for t in threading.enumerate()), "the readers have ended")
+        wait_until(lambda: psutil.Process().num_fds() <= descriptors, "the outputs are closed")
+    finally:
+        process.kill()
+        for line in pids.read_text().splitlines():
+            _end(int(line))
+
+
+def test_output_without_newline_is_logged_before_it_ends(process: Process) -> None:
+    """Otherwise a progress bar fills the memory."""
+    process.start(python("import signal; print('\\r 50 %' * 50_000, end='', flush=True); signal.pause()"))
+    wait_until(lambda: process.log.stat().st_size >= 200_000, "its first parts are in the log", 60)
+    assert process.exit_code() is None
+
+
+@pytest.mark.parametrize("before", [65530, 65536, 300_000])
+def test_address_after_a_long_line_is_read(process: Process, before: int) -> None:
+    process.start(python(f"print('x' * {before}, end=''); {SERVER}"))
+    wait_ready(process)
+    assert process.address == "127.0.0.1:7"
+
+
+def test_words_within_a_long_line_are_not_read(tmp_path: Path) -> None:
+    """The line is read in parts, which begin or end with these words."""
+    server = Process("it", tmp_path / "it.log", server=True)
+    server.start(python("print('x' * 65531 + ' done' + 'x')"))
+    client = Process("client-0", tmp_path / "client-0.log")
+    client.start(python("print('x' * 65536 + 'open http://a:1/')"))
+    assert server.wait(60) and client.wait(60)
+    assert not server.is_done
+    assert client.page is None
+    assert client.log.read_text() == "x" * 65536 + "open http://a:1/\n"
+
+
+def test_log_tail_reads_only_the_end_of_a_large_log(tmp_path: Path) -> None:
+    process = Process("it", tmp_path / "it.log")
+    size = 64 * 1024 * 1024
+    with process.log.open("wb") as log:
+        log.truncate(size)
+        log.seek(size)
+        log.write(b"\nthe end\n")
+    tracemalloc.start()
+    try:
+        assert process.log_tail(1) == "  the end"
+        assert tracemalloc.get_traced_memory()[1] < size / 8
+    finally:
+        tracemalloc.stop()
+
+
 def test_late_end_of_old_output_does_not_affect_a_restart(process: Process, tmp_path: Path) -> None:
     """Children of a killed server keep its output open until they end, perhaps during the next start."""
     gate, opened = tmp_path / "gate", tmp_path / "opened"
@@ -236,8 +327,12 @@ signal.pause()
         parent.kill()
         wait_until(lambda: not _is_alive(child), "the child has ended")
     finally:
-        if _is_alive(child):
-            psutil.Process(child).kill()
+        _end(child)
+
+
+def _end(pid: int) -> None:
+    if _is_alive(pid):
+        psutil.Process(pid).kill()
 
 
 def _is_alive(pid: int) -> bool:

@@ -62,14 +62,16 @@ class EnvironmentCheck:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._popen is not None and self._popen.poll() is None:
+        if self._popen is None:
+            return
+        if self._popen.poll() is None:
             self._popen.terminate()  # the program closes the environment, which may have a simulator
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.communicate(timeout=_CLOSE_SECONDS)
-            # Kill the group even if the program has ended: it does not close an environment that it is still making.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.communicate()
+        # Kill the group even if the program has ended: it does not close an environment that it is still making.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.communicate()
 
     @property
     def is_possible(self) -> bool:
