@@ -34,8 +34,8 @@ def unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 
 def overrides_of(given: Mapping[str, Any]) -> list[str]:
-    """Return overrides for `load_configuration` from command-line keys and values; None means not given."""
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    """Return overrides for `load_configuration` from keys and values of the command line; None means not given."""
+    return [f"{key}={json.dumps(value, default=str)}" for key, value in given.items() if value is not None]
 
 
 _FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}

@@ -181,6 +181,18 @@ def test_run_ends_at_max_time_and_is_resumed(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+def test_refused_resume_leaves_the_run_as_it_was(runs: Runs) -> None:
+    run = runs.start(*SMALL, *NO_TARGET, "--max-time", "1")
+    assert run.running.wait(150) == 0, run.running.report()
+    files = [run.directory / name for name in ("configuration.yaml", "summary.json")]
+    before = [path.read_bytes() for path in files]
+    again = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.rewards_gamma=0.5")
+    assert again.running.wait(150) == 2
+    assert "keys that are fixed when a run is resumed" in again.running.stderr
+    assert [path.read_bytes() for path in files] == before
+
+
+@pytest.mark.slow
 @pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_run_ends_at_max_global_step(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.max_global_step=2000")

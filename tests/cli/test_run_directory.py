@@ -98,6 +98,38 @@ def test_finished_run_is_moved_aside(tmp_path: Path) -> None:
     assert not is_resumed(tmp_path / "run")
 
 
+def test_refused_resume_restores_configuration_and_summary(tmp_path: Path) -> None:
+    write_run(tmp_path, "max_time")
+    before = {name: (tmp_path / name).read_bytes() for name in ("configuration.yaml", "summary.json")}
+    directory = RunDirectory(tmp_path)
+    directory.open(fresh=False, max_steps=10_000)
+    directory.write_configuration(make_plan(CONFIG, ["algorithm.rewards_gamma=0.5"]))
+    assert directory.restore_resumed()
+    directory.close()
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert (tmp_path / "configuration.yaml").stat().st_mode & 0o777 == 0o600
+
+
+def test_working_directory_is_not_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "project", "target_reached")
+    (tmp_path / "project" / "sources").mkdir()
+    for place in ("project", "project/sources"):
+        monkeypatch.chdir(tmp_path / place)
+        with pytest.raises(ConfigurationError, match="the working directory, so it is not moved aside: --run-dir"):
+            open_message(tmp_path / "project")
+    assert (tmp_path / "project" / "checkpoints" / "one").exists()
+
+
+def test_directory_of_an_active_run_is_not_moved_aside(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "target_reached")
+    inner = RunDirectory(tmp_path / "runs" / "inner")
+    inner.open(fresh=False, max_steps=1)
+    with pytest.raises(ConfigurationError, match="the active run inner, so it is not moved aside: --run-dir"):
+        open_message(tmp_path / "runs")
+    inner.close()
+    assert not is_resumed(tmp_path / "runs", 1)
+
+
 def test_run_that_reached_a_limit_resumes_under_a_higher_one(tmp_path: Path) -> None:
     write_run(tmp_path / "lower", "max_steps", 1000)
     assert is_resumed(tmp_path / "lower", max_steps=1001)

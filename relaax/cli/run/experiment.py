@@ -143,6 +143,9 @@ def experiment(
             _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
+    if refused and directory.restore_resumed():
+        directory.close()
+        raise ConfigurationError(refused)
     result = _summary(plan, directory, status, at_stop, final, evaluated.latest)
     lost = _lost_steps_error(result, final, supervisor.parameter_server, fresh) if reader.has_answered else None
     if lost is not None:
@@ -364,5 +367,5 @@ def _conclusion(result: dict[str, Any], plan: Plan, directory: RunDirectory) -> 
             lines.append(f"score it: {shlex.join(['relaax', 'eval', *directory.eval_arguments])}")
     metrics = Path(result["run_dir"]) / "metrics"
     if metrics.is_dir() and any(metrics.iterdir()):
-        lines.append(f"tensorboard --logdir {metrics}")
+        lines.append(shlex.join(["tensorboard", "--logdir", str(metrics)]))
     return "\n".join(lines)

@@ -63,6 +63,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics"
         self.summary = self.path / "summary.json"
         self._lock: Any = None
+        self._resumed: dict[Path, bytes] = {}  # files of the run that is resumed
 
     @property
     def location(self) -> str:
@@ -106,6 +107,8 @@ class RunDirectory:
                 elif self._has_checkpoint():
                     self._check_same_task(task or {})
                     sentence = f"{sentence} (resuming)"
+                    files = (self.configuration, self.summary)
+                    self._resumed = {path: path.read_bytes() for path in files if path.exists()}
                 else:
                     shutil.rmtree(self.replay, ignore_errors=True)
             for folder in (self.logs, self.checkpoints, self.metrics):
@@ -117,6 +120,12 @@ class RunDirectory:
                 f"run directory {self.path} cannot be prepared: {error.strerror or error}; --run-dir names another"
             ) from None
         return sentence
+
+    def restore_resumed(self) -> bool:
+        """Restore configuration and summary of the run that could not be resumed. Return whether there was one."""
+        for path, content in self._resumed.items():
+            write_whole(path, [content], 0o600 if path == self.configuration else 0o666)
+        return bool(self._resumed)
 
     def _acquire_lock(self) -> None:
         """Acquire a file lock, which the operating system releases when the process ends, even by SIGKILL."""
@@ -189,6 +198,15 @@ class RunDirectory:
 
     def _move_aside(self) -> Path:
         self.close()
+        inner = next((lock.parent for lock in self.path.glob("*/.lock") if _is_locked(lock)), None)
+        if self.path.resolve() in (Path.cwd(), *Path.cwd().parents):
+            inner = Path.cwd()
+        if inner is not None:
+            what = "the working directory" if inner == Path.cwd() else f"the active run {inner.name}"
+            raise ConfigurationError(
+                f"run directory {self.path} holds a finished run and {what}, so it is not moved aside: --run-dir names "
+                "another"
+            )
         return move_aside(self.path)
 
     def effective_configuration(self, plan: Plan) -> Configuration:
@@ -275,6 +293,16 @@ class RunDirectory:
                 missing.append(f"the summary cannot be written to {path}: {error.strerror}")
         if missing:
             raise SummaryNotWritten("; ".join(missing))
+
+
+def _is_locked(lock: Path) -> bool:
+    """Return whether the run with this lock file is active."""
+    with contextlib.suppress(OSError), lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in BUSY
+    return False
 
 
 def _cleared_tls_keys(section: Section) -> dict[str, None]:
