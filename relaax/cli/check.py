@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import typer
 from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError, nearest
 from relaax.console import print_error
+from relaax.supervision.process import EXIT_ENVIRONMENT
 
 if TYPE_CHECKING:
     from relaax.algorithm_base import ConfigBase
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _MIN_SIMILARITY = 0.75
 _REPORT_SECONDS = 45.0
 """Seconds without a report after which the requirements on a program are printed. A check takes at most 30."""
+EXPLAINED = (1, 2, EXIT_ENVIRONMENT)
+"""Exit codes of a program that has printed the reason."""
 _MOST_GENERAL = "da3c"  # supports the most kinds of spaces
 
 
@@ -82,7 +86,10 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Sequence[s
             way_out = f"; its class is {made}" if made else ""
             raise ConfigurationError(f"{environment} ended without a report: it is not an environment program{way_out}")
         if not file.exists():
-            return code  # the program has printed the reason
+            if code not in EXPLAINED:
+                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                print_error("relaax check", f"the environment's program {how}, without a report")
+            return code if code in (1, 2) else 1
         report = CheckReport.read(file)
     more = [] if report.spaces is None else _check_algorithms(report, report.spaces, configuration)
     print(*report.lines(more), sep="\n")
@@ -150,8 +157,9 @@ def _run(command: Sequence[str]) -> int:
             return process.wait(_REPORT_SECONDS)
         print_error(
             "relaax check",
-            f"{command[1]} wrote no report within {_REPORT_SECONDS:g} s: a program must accept `check` in place of its "
-            "first argument, HOST:PORT, as the programs of `relaax new environment` do; Ctrl-C ends it",
+            f"{command[1]} wrote no report within {_REPORT_SECONDS:g} s: reset() or step() does not return, or a "
+            "program of your own does not accept `check` in place of its first argument, HOST:PORT, as the programs of "
+            "`relaax new environment` do; Ctrl-C ends it",
         )
         return process.wait()
     except KeyboardInterrupt:

@@ -282,7 +282,9 @@ class _Request:
         from relaax.policy.file import read
 
         location = self.name
-        if (Path("runs") / location / CONFIGURATION).is_file() and not _is_configuration(location):
+        if (Path("runs") / location / CONFIGURATION).is_file() and not (
+            _has_checkpoints(Path(location)) or _is_configuration(location)
+        ):
             location = str(Path("runs") / location)
         path = Path(location)
         if path.suffix == _SUFFIX:
@@ -369,7 +371,12 @@ class _Request:
 
 
 def _is_configuration(name: str) -> bool:
-    return Path(name).exists() or name.removesuffix(".yaml") in bundled_names("config", ".yaml")
+    return Path(name).is_file() or name.removesuffix(".yaml") in bundled_names("config", ".yaml")
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Return whether a folder is a run or holds checkpoints, unlike one of a program or an algorithm."""
+    return (folder / CONFIGURATION).is_file() or any(folder.glob("*/manifest.json"))
 
 
 def _target(plan: Plan, source: str, file: Path, described: Description) -> EvaluationTarget:

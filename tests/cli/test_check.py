@@ -77,6 +77,21 @@ def test_refusal_of_a_program_keeps_its_exit_code(capfd: pytest.CaptureFixture[s
     assert "has no game 'boxin'; the nearest is 'boxing'" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("act", "how"),
+    [("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"), ("os._exit(7)", "ended with exit code 7")],
+)
+def test_crash_of_the_environment_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, how: str
+) -> None:
+    (tmp_path / "crash.py").write_text(
+        "import os\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\n"
+        f"class Crash(CartPoleEnv):\n    def step(self, action):\n        {act}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert check("crash:Crash") == (1, [f"relaax check: the environment's program {how}, without a report"])
+
+
 def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "mine.py"
     program.write_text(

@@ -121,6 +121,12 @@ def test_killed_study_is_resumed_without_a_lost_trial(tmp_path: Path, short: boo
     after = trials(tmp_path / "study")
     assert [trial.number for trial in after] == list(range(count))
     assert all(trial.state.is_finished() for trial in after)
+    drawn = [tuple(trial.params.values()) for trial in after]
+    assert len(set(drawn)) == count, "a study that continues draws other values"
+    shorter = [*arguments[:-9], "5000", *arguments[-8:]]
+    refused = subprocess.run(shorter, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "study holds trials of 6,000 steps, not of 5,000: give --max-steps 6000" in refused.stderr
     assert after[0].value == before[0].value
     assert after[1].params == before[1].params
     assert json.loads((tmp_path / "study" / "trial-1" / "summary.json").read_text())["env_steps"] >= 6000

@@ -120,6 +120,9 @@ def watched(address: str, *replay: str) -> RunPage:
 def test_unknown_run_names_the_nearest(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ended.parents[1])
     assert find_run("cartpole") == find_run("runs/cartpole") == ended
+    Path("cartpole").mkdir()  # the program of an environment
+    assert find_run("cartpole") == ended
+    Path("cartpole").rmdir()
     assert refusal("cartpol") == "relaax web: unknown run 'cartpol'; did you mean 'cartpole'?"
     assert "did you mean 'cartpole'?" in refusal("runs/cartpoe")
     assert refusal("elsewhere/x") == "relaax web: unknown run 'elsewhere/x': elsewhere has no runs"

@@ -87,6 +87,11 @@ def test_killed_server_keeps_the_episodes_of_its_files(tmp_path: Path, processes
         (["replay", "load", "demos", "."], ".: no log has the address of an RLX server"),
         (["replay", "load", "none", "localhost:1"], "none: there is no such file or folder"),
         (["record", "demos", "--config", "da3c_gym_cartpole", "--", "program"], "give one of them"),
+        (
+            ["clone", "demos", "da3c_gym_acrobot"],
+            "the observations of Acrobot-v1 are Box(float32, [6]), but those of the",
+        ),
+        (["replay", "load", "demos", "ended"], "ended is not active: its run has ended"),
     ],
 )
 def test_requests_that_cannot_work_are_refused(
@@ -94,6 +99,8 @@ def test_requests_that_cannot_work_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "demos", steps_of(CART, 3), description=CART)
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "summary.json").write_text("{}")
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2, result.output
     assert sentence in " ".join(result.output.split())
@@ -111,6 +118,35 @@ def test_failure_of_the_program_is_reported(tmp_path: Path, processes: Processes
     running = processes.start(RELAAX, "record", "demos", "--", "false", cwd=tmp_path)
     assert running.wait(60) == 1
     assert "the client's program ended with code 1: false" in running.stderr
+
+
+@pytest.mark.parametrize("program", ["nosuchprogram", "./demos"])
+def test_program_that_cannot_be_started_is_refused(tmp_path: Path, processes: Processes, program: str) -> None:
+    running = processes.start(RELAAX, "record", "demos", "--", program, "ADDRESS", cwd=tmp_path)
+    assert running.wait(60) == 2
+    assert f"relaax record: {program} cannot be started: " in running.stderr
+    assert "Traceback" not in running.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_the_environment_and_keeps_episodes(
+    tmp_path: Path, processes: Processes, number: signal.Signals
+) -> None:
+    options = ("--config", "da3c_gym_cartpole", "--episodes", "1000000")
+    running = processes.start(RELAAX, "record", "demos", *options, cwd=tmp_path)
+    wait_until(lambda: list((tmp_path / "demos").glob("*.parquet")), "a file of episodes", 60)
+    children = running.children()
+    assert running.stop(number) == 0, running.report()
+    assert " episodes, " in running.lines[-1]
+    wait_until(lambda: not any(child.is_running() for child in children), "no process remains", 60)
+
+
+def test_run_records_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--clients", "1", "--max-steps", "2000", "--target-return", "10000", "--no-progress")
+    result = CliRunner().invoke(app, ["run", "da3c_gym_cartpole", "--record", "demos", *options])
+    assert result.exit_code == 3, result.output
+    assert RecordedEpisodes(tmp_path / "demos").episodes > 10
 
 
 def test_other_spaces_than_those_of_the_training_are_refused(tmp_path: Path, processes: Processes) -> None:

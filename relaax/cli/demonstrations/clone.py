@@ -18,6 +18,7 @@ from relaax.libraries import explained
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
     from relaax.demonstrations.reading import RecordedEpisodes
+    from relaax.rlx.spaces import Space
 
 WEIGHT = "cloning_weight"
 EPOCHS = 50
@@ -61,6 +62,7 @@ def clone(
             from relaax.cli.run.experiment import experiment
             from relaax.cli.run.run_directory import RunDirectory
 
+            _check_spaces(plan, recorded, check.wait())
             directory = RunDirectory(place)
             code = experiment(plan, directory, check, fresh=fresh, progress=not no_progress, summary=summary)
     raise typer.Exit(code)
@@ -83,6 +85,22 @@ def read_episodes(path: Path) -> RecordedEpisodes:
 def description_of(recorded: RecordedEpisodes) -> str:
     """Return the size of a recording as a text."""
     return f"{recorded.episodes:,} episodes, {recorded.steps:,} steps, mean return {recorded.mean_return:g}"
+
+
+def _check_spaces(plan: Plan, recorded: RecordedEpisodes, spaces: tuple[Space, Space] | None) -> None:
+    """Raise ConfigurationError if the environment has other spaces than the episodes. `spaces`: None if not known."""
+    from relaax.rlx.spaces import is_compatible
+
+    of = recorded.description
+    for what, here, there in zip(
+        ("observations", "actions"), spaces or (), (of.observation_space, of.action_space), strict=False
+    ):
+        if not is_compatible(here, there):
+            raise ConfigurationError(
+                f"the {what} of {plan.environment_name} are {here}, but those of the episodes"
+                f"{f' of {of.environment}' if of.environment else ''} are {there}: give the configuration of the "
+                "environment that was recorded"
+            )
 
 
 def _plan(config: str, path: Path, recorded: RecordedEpisodes, epochs: int, overrides: list[str]) -> Plan:

@@ -69,6 +69,9 @@ def record(
     with exit_on_errors("relaax record"):
         if command and config:
             raise ConfigurationError(f"a program and --config {config}: give one of them, because both are clients")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt), _server(folder, config, agent, bind, command, set_) as address:
             client = command or _environment(config, agent, episodes, set_)
             if not client:
@@ -76,7 +79,11 @@ def record(
                 signal.pause()
             from relaax.supervision.process import StartError
 
-            code = subprocess.run([address if part == ADDRESS else part for part in client], check=False).returncode
+            started = [address if part == ADDRESS else part for part in client]
+            try:
+                code = subprocess.run(started, check=False).returncode
+            except OSError as error:
+                raise ConfigurationError(f"{client[0]} cannot be started: {error.strerror}") from None
             if code:
                 raise StartError(f"the client's program ended with code {code}: {' '.join(client)}")
         print(f"{folder}: {description_of(read_episodes(folder))}", file=resilient(sys.stdout))

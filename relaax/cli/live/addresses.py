@@ -48,6 +48,8 @@ def rlx_address_of(where: str) -> str:
         from relaax.server.command.configuration import configured
 
         return configured(where, []).rlx_server.bind
+    if (Path(where) / "summary.json").is_file():
+        raise ConfigurationError(f"{where} is not active: its run has ended")
     found = _logged_addresses(Path(where), RLX_SERVER) if (Path(where) / "logs").is_dir() else ""
     if not found:
         raise ConfigurationError(f"{where}: no log has the address of an RLX server: is it the directory of a run?")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from relaax.cli.tune.places import Place
 
 STUDY = "study.log"
+STEPS = "steps"  # attribute of a study: the steps of each trial
 
 
 def tune(
@@ -154,15 +155,28 @@ def _search(
     from relaax.cli.tune.space import current_values
     from relaax.cli.tune.trials import EVALUATION, RETURN, TrialRunner, TrialSettings
 
+    try:
+        stored = optuna.storages.get_storage(storage or JournalStorage(JournalFileBackend(str(folder / STUDY))))
+    except Exception as error:  # of SQLAlchemy, or of the database's driver
+        first = str(error).partition("\n")[0]
+        raise ConfigurationError(f"--storage {storage}: {first}; an example is sqlite:///trials.db") from None
     study: Any = optuna.create_study(
         study_name=folder.name,
-        storage=storage or JournalStorage(JournalFileBackend(str(folder / STUDY))),
-        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5, constant_liar=True),
+        storage=stored,
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
         direction="maximize",
         load_if_exists=True,
     )
-    if not study.get_trials(deepcopy=False) and (own := current_values(plan.configuration, space)):
+    begun_before = len(study.get_trials(deepcopy=False))
+    # Another seed after each start: with the same one, a study that continues would try its first values again.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + begun_before, n_startup_trials=5, constant_liar=True)
+    if (before := study.user_attrs.get(STEPS, steps)) != steps:
+        raise ConfigurationError(
+            f"{folder} holds trials of {before:,} steps, not of {steps:,}: give --max-steps {before}, or name another "
+            "folder by --dir"
+        )
+    study.set_user_attr(STEPS, steps)
+    if not begun_before and (own := current_values(plan.configuration, space)):
         study.enqueue_trial(own)
     begun = time.monotonic()
 

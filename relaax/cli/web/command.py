@@ -110,11 +110,12 @@ def page_of(
 
 def find_run(where: str) -> Path:
     """Return a folder by its path or by its name in runs/. Raises ConfigurationError, which names the nearest run."""
-    for run in (Path(where), _RUNS / where):
-        if run.is_dir():
-            if (run / "logs").is_dir() or any(run.glob("events.out.tfevents.*")):
-                return run.resolve()
-            raise ConfigurationError(f"{run} is not the directory of a run: it has neither logs nor metrics")
+    found = [run for run in (Path(where), _RUNS / where) if run.is_dir()]
+    for run in found:
+        if (run / "logs").is_dir() or any(run.glob("events.out.tfevents.*")):
+            return run.resolve()
+    if found:
+        raise ConfigurationError(f"{found[0]} is not the directory of a run: it has neither logs nor metrics")
     folder = _RUNS if Path(where).name == where else Path(where).parent
     known = sorted(path.name for path in folder.glob("*") if path.is_dir())
     if not known:
