@@ -106,12 +106,12 @@ class ReplayAgent(AgentBase):
         else:
             self.learn()  # has no effect if the caller has already called it
             rewards = self._inputs.clipped_rewards(step)
+            if step.chosen is not None and step.actions is not None:
+                self._replace_actions(step.chosen, step.actions)  # before its inputs are overwritten by final ones
             final, values = self._inputs.truncated_inputs(step), None
             valid = self._inputs.truncated_valid(step)
             if final is not None and self.config.actors_set_priorities:
                 values = self._best_values(self._inputs.normalized(final), valid)
-            if step.chosen is not None and step.actions is not None:
-                self._replace_actions(step.chosen, step.actions)
             unit = self._inputs.normalization.reward_unit  # the memory stores clipped rewards in their original unit
             self._transitions.outcome(step, rewards * unit, final, values, unit, valid)
             self._exchange.env_steps += step.env_steps

@@ -17,6 +17,6 @@ def clip_by_norm(gradient: FlatVector, limit: float | None) -> float:
     """
     with np.errstate(all="ignore"):  # the caller checks for NaN and infinity
         norm = math.sqrt(float(np.dot(gradient, gradient)))
-        if limit is not None and not norm <= limit:
+        if limit is not None and limit < norm < math.inf:
             gradient *= np.float32(limit / norm)
     return norm

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from relaax.optim.clipping import clip_by_norm
+from relaax.optim.vector import is_finite
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,9 @@ def test_gradient_that_is_not_finite_stays_so(number: float) -> None:
     gradient = np.array([number, 1], np.float32)
     assert not np.isfinite(clip_by_norm(gradient, 1.0))
     assert not np.isfinite(gradient).all()
+
+
+def test_gradient_whose_norm_overflows_is_not_made_zero() -> None:
+    gradient = np.full(100, 1e20, np.float32)
+    assert clip_by_norm(gradient, 40.0) == np.inf
+    assert not is_finite(gradient), "so the server discards it"
