@@ -69,9 +69,12 @@ def test_training_continues_after_the_process_is_killed(processes: Processes, tm
     wait_until(
         lambda: status_of(parameter_server).global_step > before.global_step + 1000, "training continues", timeout=120
     )
-    written = scalars(tmp_path / "metrics")
-    assert {0 < rows <= 4 for rows in written["inference/rows"]} == {True}
-    assert written["inference/version"][-1] > before.updates
+    wait_until(
+        lambda: scalars(tmp_path / "metrics")["inference/version"][-1] > before.updates,
+        "the metrics have the new process's version",
+        timeout=120,
+    )
+    assert {0 < rows <= 4 for rows in scalars(tmp_path / "metrics")["inference/rows"]} == {True}
     assert rlx_server.stderr.count("ended: restarting it") == 1
     assert rlx_server.stderr.count("actors [") == 2, "no client has reconnected"
     assert all(client.returncode is None for client in clients)
