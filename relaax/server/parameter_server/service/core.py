@@ -167,7 +167,7 @@ class ParameterServerCore:
             model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
             restore_shard(model.shard, self.position, model.parameters, checkpoint)
         with self._lock:
-            if self.position.index == 0:
+            if self.position.index == 0 and (checkpoint or self.model):  # without both, there is no progress to forget
                 self._restore_progress(checkpoint.manifest if checkpoint else self._initial)
                 if checkpoint is not None and self._ratings is not None:
                     self._ratings.add_checkpoint(checkpoint.checkpoint_id, checkpoint.manifest["global_step"])
