@@ -157,9 +157,9 @@ def _run(command: Sequence[str]) -> int:
             return process.wait(_REPORT_SECONDS)
         print_error(
             "relaax check",
-            f"{command[1]} wrote no report within {_REPORT_SECONDS:g} s: reset() or step() does not return, or a "
-            "program of your own does not accept `check` in place of its first argument, HOST:PORT, as the programs of "
-            "`relaax new environment` do; Ctrl-C ends it",
+            f"{command[1]} wrote no report within {_REPORT_SECONDS:g} s: reset() or step() does not return, or the "
+            "program is your own: a program must accept `check` in place of its first argument, HOST:PORT, as the "
+            "programs of `relaax new environment` do; Ctrl-C ends it",
         )
         return process.wait()
     except KeyboardInterrupt:
