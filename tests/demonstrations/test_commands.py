@@ -89,7 +89,7 @@ def test_killed_server_keeps_the_episodes_of_its_files(tmp_path: Path, processes
         (["record", "demos", "--config", "da3c_gym_cartpole", "--", "program"], "give one of them"),
         (
             ["clone", "demos", "da3c_gym_acrobot"],
-            "the observations of Acrobot-v1 are Box(float32, [6]), but those of the",
+            "the observations of Acrobot-v1 are Box(float32, [6]), but the episodes of CartPole-v1 have",
         ),
         (["replay", "load", "demos", "ended"], "ended is not active: its run has ended"),
     ],

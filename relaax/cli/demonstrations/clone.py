@@ -97,8 +97,8 @@ def _check_spaces(plan: Plan, recorded: RecordedEpisodes, spaces: tuple[Space, S
     ):
         if not is_compatible(here, there):
             raise ConfigurationError(
-                f"the {what} of {plan.environment_name} are {here}, but those of the episodes"
-                f"{f' of {of.environment}' if of.environment else ''} are {there}: give the configuration of the "
+                f"the {what} of {plan.environment_name} are {here}, but the episodes"
+                f"{f' of {of.environment}' if of.environment else ''} have {there}: give the configuration of the "
                 "environment that was recorded"
             )
 
