@@ -105,7 +105,7 @@ class ScriptedRival:
         self.seed(seed)
 
     def seed(self, seed: int | None) -> None:
-        own = None if seed is None else (seed, 1)  # other numbers than those that draw the beginner
+        own = None if seed is None else (seed, 1)  # independent of the draws of the beginner
         self._player = command.sibling_module(__package__, "boards").Scripted(self._name, own)
 
     def begin(self, games: ConnectFourGames) -> Array:

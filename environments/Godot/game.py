@@ -108,7 +108,7 @@ class GodotGame:
             raise Failure(f"{text}, as the example does, or set relaax-run.envs-per-client to {self.num_envs}")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return the newest observations, as episodes begin by themselves; with a new seed, those of a new game."""
+        """Return the newest observations: episodes begin by themselves. A new seed begins a new game."""
         if seed is not None and (self._has_acted or seed != self._seed):
             self.close()
             self._begin(seed)

@@ -18,7 +18,7 @@ from relaax.checkpoint.store import InvalidValue, NotFound, Store, StoreError
 
 EVALUATION = "evaluation.json"
 WHOLE_MEAN = 100
-"""Episodes of a mean return."""
+"""Episodes of a mean return: the window of `relaax.metrics.RecentReturns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,14 @@ Rank = tuple[bool, float]
 """Whether a mean is over `WHOLE_MEAN` episodes, and its value: a few lucky episodes rank below all whole means."""
 
 
-def mean_return_rank(mean: float | None, episodes: int | None) -> Rank | None:
-    """Return the rank of a mean return after this number of episodes (None if not known); None without a mean."""
-    return None if mean is None else (episodes is None or episodes >= WHOLE_MEAN, mean)
+def rank_of(manifest: Mapping[str, Any]) -> Rank | None:
+    """Return the rank of a checkpoint by its mean return; None without one.
 
-
-def episodes_of(manifest: Mapping[str, Any]) -> int | None:
-    """Return the number of episodes that had ended at a checkpoint; None if its manifest has none."""
-    returns = manifest.get("returns")
+    If the manifest has no number of episodes, the mean counts as one of all of them.
+    """
+    mean, returns = manifest.get("mean_return"), manifest.get("returns")
     episodes = returns.get("episodes") if isinstance(returns, Mapping) else None
-    return episodes if isinstance(episodes, int) else None
+    return None if mean is None else (not isinstance(episodes, int) or episodes >= WHOLE_MEAN, mean)
 
 
 def ranked(returns: Mapping[str, Rank | None], evaluated: Mapping[str, Evaluation]) -> list[str]:

@@ -21,11 +21,10 @@ from relaax.checkpoint.checkpoint import (
 )
 from relaax.checkpoint.evaluation import (
     Rank,
-    episodes_of,
     evaluation_key,
     evaluations,
     in_progress,
-    mean_return_rank,
+    rank_of,
     ranked,
 )
 from relaax.checkpoint.lease import Lease, LeaseLost
@@ -392,8 +391,7 @@ class CheckpointManager:
                 if checkpoint_id in before:
                     self._ranks[checkpoint_id] = before[checkpoint_id]
                 else:
-                    manifest = self.manifest(checkpoint_id)
-                    self._ranks[checkpoint_id] = mean_return_rank(manifest.get("mean_return"), episodes_of(manifest))
+                    self._ranks[checkpoint_id] = rank_of(self.manifest(checkpoint_id))
             except LaterFormat as later:
                 self.mark_damaged(checkpoint_id, str(later))
                 _log.warning("checkpoint %s in %s is kept and not used: %s", checkpoint_id, self.store.location, later)

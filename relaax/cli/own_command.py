@@ -14,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relaax.supervision.process import ending_with_parent
+from relaax.supervision.process import end_of_log, ending_with_parent
 
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 60.0
 KILL_SECONDS = 120.0
 """Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
 _LINES = 10
-_TAIL_BYTES = 65536  # a log may have gigabytes
 
 
 def run_command(
@@ -41,15 +40,13 @@ def run_command(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = _wait(process, shall_end, lambda: _end_of(log, begin), report)
-    return code, "\n".join(_end_of(log, begin))
+        code = _wait(process, shall_end, lambda: _last_lines(log, begin), report)
+    return code, "\n".join(_last_lines(log, begin))
 
 
-def _end_of(log: Path, begin: int) -> list[str]:
+def _last_lines(log: Path, begin: int) -> list[str]:
     """Return the last lines of the output that begins at this byte of `log`."""
-    with log.open("rb") as file:
-        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return file.read().decode("utf-8", errors="replace").splitlines()[-_LINES:]
+    return end_of_log(log, begin).splitlines()[-_LINES:]
 
 
 def _wait(

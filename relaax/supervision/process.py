@@ -69,6 +69,13 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     return {**_ENVIRONMENT, **without_tokens, **secrets}
 
 
+def end_of_log(log: Path, begin: int) -> str:
+    """Return the last 64 KiB of the output that begins at this byte of `log`. Raises OSError."""
+    with log.open("rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode("utf-8", errors="replace")
+
+
 def open_directly(url: str, timeout: float) -> Any:
     """Open a page of a process on this machine like `urllib.request.urlopen`, but without a proxy."""
     from urllib.request import ProxyHandler, build_opener
@@ -195,9 +202,7 @@ class Supervised(ABC):
     def log_tail(self, lines: int = _LINES) -> str:
         """Return the last lines of the log, without the output of earlier runs."""
         try:
-            with self.log.open("rb") as log:
-                log.seek(max(self._log_begins, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                text = log.read().decode(errors="replace")
+            text = end_of_log(self.log, self._log_begins)
             if not text.strip():
                 with self.log.open("ab", buffering=0) as appended:
                     appended.write(b"\n")  # fails if the disk is full, which explains the empty log

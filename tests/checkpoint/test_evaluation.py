@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,16 @@ import pytest
 from relaax.checkpoint import CheckpointManager, Lease, LocalStore
 from relaax.checkpoint import manager as copying
 from relaax.checkpoint.evaluation import (
+    WHOLE_MEAN,
     Evaluation,
     evaluation_key,
     in_progress,
-    mean_return_rank,
+    rank_of,
     ranked,
     read_evaluation,
     write_evaluation,
 )
+from relaax.metrics import RecentReturns
 
 
 @pytest.fixture
@@ -82,8 +85,22 @@ def test_ranks_and_ties() -> None:
     assert ranked(returns, {"00000001-10": begun}) == ["00000003-30", "00000001-10"]
     assert ranked(returns, {"00000001-10": begun, "00000002-20": ended}) == ["00000002-20"]
     assert in_progress({"00000002-20": ended}) == set()
-    early = {**returns, "00000004-40": mean_return_rank(9.0, 99), "00000005-50": mean_return_rank(2.0, 100)}
+    early = {**returns, "00000004-40": rank_of(ended_with(9.0, 99)), "00000005-50": rank_of(ended_with(2.0, 100))}
     assert ranked(early, {}) == ["00000003-30", "00000001-10", "00000005-50", "00000004-40"]
+    assert rank_of({"mean_return": 1.0}) == (True, 1.0)
+    assert rank_of({"mean_return": None}) is None
+
+
+def ended_with(mean: float, episodes: int) -> dict[str, Any]:
+    return {"mean_return": mean, "returns": {"episodes": episodes}}
+
+
+def test_a_whole_mean_is_a_full_window() -> None:
+    returns = RecentReturns()
+    for episode in range(1, WHOLE_MEAN + 1):
+        assert returns.best is None
+        returns.add(float(episode))
+    assert returns.best == returns.mean
 
 
 def test_a_copy_includes_the_evaluation(store: LocalStore, tmp_path: Path) -> None:

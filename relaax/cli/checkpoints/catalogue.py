@@ -10,7 +10,7 @@ from typing import Any
 
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError, highest_fence, manifest_key
 from relaax.checkpoint import manager as copying
-from relaax.checkpoint.evaluation import Evaluation, episodes_of, evaluations, mean_return_rank, ranked
+from relaax.checkpoint.evaluation import Evaluation, Rank, evaluations, rank_of, ranked
 from relaax.checkpoint.lease import Lease
 from relaax.checkpoint.location import checkpoints_of, open_location
 from relaax.checkpoint.manager import Advance
@@ -34,7 +34,7 @@ class Entry:
     global_step: int | None = None
     updates: int | None = None
     mean_return: float | None = None
-    episodes: int | None = None
+    rank: Rank | None = None
     evaluation: float | None = None
     shards: int | None = None
     size: int | None = None
@@ -88,7 +88,7 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
             manifest["global_step"],
             manifest.get("updates"),
             manifest.get("mean_return"),
-            episodes_of(manifest),
+            rank_of(manifest),
             found.mean if (found := evaluations(manager.store, keys, [checkpoint_id]).get(checkpoint_id)) else None,
             len(manifest.get("shards", parts)),
             sum(part["bytes"] for part in parts.values()),
@@ -109,7 +109,7 @@ def best(found: Sequence[Entry]) -> Entry | None:
     """
     good = {entry.checkpoint_id: entry for entry in found if entry.damaged is None}
     means = {one: Evaluation(0, 0.0, entry.evaluation) for one, entry in good.items()}
-    ranks = {one: mean_return_rank(entry.mean_return, entry.episodes) for one, entry in good.items()}
+    ranks = {one: entry.rank for one, entry in good.items()}
     best_first = ranked(ranks, means)
     return good[best_first[0]] if best_first else None
 

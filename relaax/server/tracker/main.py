@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
-from relaax.checkpoint.evaluation import episodes_of, evaluations, mean_return_rank, ranked
+from relaax.checkpoint.evaluation import evaluations, rank_of, ranked
 from relaax.configuration import ParameterServerSection
 from relaax.files import write_whole
 from relaax.metrics.writer import do_without_tensorflow
@@ -179,8 +179,7 @@ class Tracker:
 def _newest_and_best(manager: CheckpointManager) -> dict[str, str]:
     """Return the ids of the newest and the best checkpoint by file name; nothing if there is no checkpoint."""
     ids = manager.published()
-    manifests = {one: manager.manifest(one) for one in ids}
-    ranks = {one: mean_return_rank(of.get("mean_return"), episodes_of(of)) for one, of in manifests.items()}
+    ranks = {one: rank_of(manager.manifest(one)) for one in ids}
     best = ranked(ranks, evaluations(manager.store, manager.store.list(), ids))
     return {name: found[0] for name, found in ((NEWEST, ids), (BEST, best)) if found}
 
