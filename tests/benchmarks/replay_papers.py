@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Study:
 
 
 BOUNDED = {"algorithm.max_staleness": 20, "algorithm.loss_outlier_deviations": 3.0}
+SMALL = {"algorithm.replay_capacity": 20_000}
 STEPS = ("--max-steps", 120_000)
 STUDIES = {
     "bundles": Study(
@@ -112,7 +113,7 @@ STUDIES = {
         "steps",
         {
             "200,000": Case(),
-            "20,000": Case({"algorithm.replay_capacity": 20_000}),
+            "20,000": Case(SMALL),
             "5,000": Case({"algorithm.replay_capacity": 5_000}),
         },
     ),
@@ -122,8 +123,9 @@ STUDIES = {
         STEPS,
         "steps",
         {
-            rule.replace("_", " "): Case({"algorithm.replay_capacity": 20_000, "algorithm.removal": rule})
-            for rule in ("oldest", "lowest_priority", "inverse_priority")
+            "oldest": Case(SMALL),
+            "lowest priority": Case({**SMALL, "algorithm.removal": "lowest_priority"}),
+            "inverse priority": Case({**SMALL, "algorithm.removal": "inverse_priority"}),
         },
     ),
 }
@@ -141,13 +143,27 @@ def training(study: Study, case: Case, seed: int) -> Training:
     return Training(config, options, settings, case.load, scalars=(EVALUATION,))
 
 
-def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, str, Training]]:
-    """Yield study, seed, label and training of each run that is not in `rows`."""
+def part_of(name: str, label: str) -> str:
+    """Return the name of a case in the CSV: that of the first study that has the same case."""
+    study = STUDIES[name]
+    return next(
+        f"{other} {its_label}"
+        for other, its in STUDIES.items()
+        for its_label, case in its.cases.items()
+        if (its.config, its.limit, its.rate, case) == (study.config, study.limit, study.rate, study.cases[label])
+    )
+
+
+def plan(options: argparse.Namespace, rows: Rows) -> list[tuple[str, int, Training]]:
+    """Return part, seed and training of each run that is not in `rows`."""
+    runs: dict[tuple[str, int], Training] = {}
     for name in options.studies:
         for seed in range(options.first_seed, options.first_seed + options.seeds):
             for label, case in STUDIES[name].cases.items():
-                if not rows.has(f"{name} {label}", 0, seed):
-                    yield name, seed, label, training(STUDIES[name], case, seed)
+                part = part_of(name, label)
+                if not rows.has(part, 0, seed):
+                    runs[part, seed] = training(STUDIES[name], case, seed)
+    return [(part, seed, made) for (part, seed), made in runs.items()]
 
 
 def median_of(rounds: list[dict[str, float]], figure: str) -> str:
@@ -166,7 +182,7 @@ def table(rows: Rows, name: str, seeds: int) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for label in study.cases:
-        rounds = rows.rounds(f"{name} {label}")
+        rounds = rows.rounds(part_of(name, label))
         if rounds:
             cells = [median_of(rounds, figure) for figure in ("steps", "seconds", "mean", "best", "steps/s")]
             lines.append(f"| {label} | {' | '.join(cells)} |")
@@ -181,7 +197,7 @@ def draw(path: Path, curves: Rows, name: str) -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for index, label in enumerate(study.cases):
-        part = f"{name} {label}"
+        part = part_of(name, label)
         for number, seed in enumerate(sorted({row.round for row in curves.rows if row.part == part})):
             every = (curves.figures(part, case, seed) for case in curves.cases(part))
             points = [figures for figures in every if figures]
@@ -207,11 +223,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     rows, curves = Rows(options.output / f"{NAME}.csv"), Rows(options.output / f"{NAME}-curves.csv")
-    runs = list(plan(options, rows))
+    runs = plan(options, rows)
 
     def done(index: int, outcome: Trained) -> None:
-        name, seed, label, _ = runs[index]
-        part, curve = f"{name} {label}", outcome.curves[EVALUATION]
+        part, seed, _ = runs[index]
+        curve = outcome.curves[EVALUATION]
         for number, (step, seconds, score) in enumerate(curve):
             curves.add(part, number, seed, {"steps": step, "seconds": seconds, "score": score})
         reached = next(((step, seconds) for step, seconds, score in curve if score >= SCORE), None)
@@ -223,7 +239,7 @@ def main(arguments: list[str]) -> int:
         }
         rows.add(part, 0, seed, figures | (dict(zip(("steps", "seconds"), reached, strict=True)) if reached else {}))
 
-    titles = [(f"{name} {label}, seed {seed}", training) for name, seed, label, training in runs]
+    titles = [(f"{part}, seed {seed}", made) for part, seed, made in runs]
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")
     page = study_page(options.output, "papers")
     for name in options.studies:
