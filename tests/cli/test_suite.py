@@ -113,7 +113,7 @@ def test_finished_jobs_are_kept_and_counted_once(tmp_path: Path) -> None:
     assert again.jobs["boxing-seed-0"].result is None
     with pytest.raises(ConfigurationError, match=r"other max steps: 1000.0, not 2000.0; --dir names another folder"):
         open_record(tmp_path, replace(PLAN, max_steps=2000.0))
-    with pytest.raises(ConfigurationError, match=r"other environments: pong, ALE/Boxing-v5, not pong;"):
+    with pytest.raises(ConfigurationError, match=r"other environments: pong, ALE/Boxing-v5, not pong; to resume it,"):
         open_record(tmp_path, replace(PLAN, environments=["pong"]))
     (tmp_path / "suite.json").write_text("{", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="cannot be read"):

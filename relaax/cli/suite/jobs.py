@@ -96,11 +96,12 @@ def open_record(folder: Path, plan: SuitePlan) -> SuiteRecord:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error!r}; --fresh starts over") from None
         for key, value in asdict(plan).items():
-            was = getattr(before, key)
-            if was != value and not (key in ("environments", "seeds") and set(was) <= set(value)):
+            was, may_grow = getattr(before, key), key in ("environments", "seeds")
+            if was != value and not (may_grow and set(was) <= set(value)):
                 raise ConfigurationError(
                     f"{folder} holds a suite with other {key.replace('_', ' ')}: {_shown(was)}, not {_shown(value)}; "
-                    "--dir names another folder, --fresh starts over and moves that one aside"
+                    + ("to resume it, name all of them and more if you like; " if may_grow else "")
+                    + "--dir names another folder, --fresh starts over and moves that one aside"
                 )
         jobs |= done
     return SuiteRecord(path, plan, jobs)
