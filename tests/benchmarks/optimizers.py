@@ -89,7 +89,7 @@ def draw(path: Path, rows: Rows) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    options = parser_of(__doc__, steps=300_000, seed=800).parse_args(arguments)
+    options = parser_of(__doc__, steps=200_000, seed=800).parse_args(arguments)
     rows = Rows(options.output / f"{NAME}.csv")
     runs: list[tuple[str, int, float, Training]] = []
     for index, rate in enumerate(rates(options)):

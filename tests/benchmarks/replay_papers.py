@@ -175,8 +175,9 @@ def median_of(rounds: list[dict[str, float]], figure: str) -> str:
 def table(rows: Rows, name: str, seeds: int) -> str:
     """Return the table of a study: medians of its seeds."""
     study = STUDIES[name]
+    length = f"{study.limit[1]:,} steps" if study.x == "steps" else str(study.limit[1])
     lines = [
-        f"{study.title} ({' '.join(map(str, study.limit)).removeprefix('--')}), medians of {seeds} seeds:",
+        f"{study.title}, {length}, {'one seed' if seeds == 1 else f'medians of {seeds} seeds'}:",
         "",
         f"| | steps to {SCORE:g} | seconds to {SCORE:g} | mean of evaluations | best | steps/s |",
         "|---|---:|---:|---:|---:|---:|",

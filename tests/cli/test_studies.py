@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,16 @@ def test_atari_program_runs_with_and_without_preprocessing(module: Any, tmp_path
         with Programs("emulator", form.commands, tmp_path) as programs:
             assert programs.window(0.1, 2.0) > 0, form.name
         assert programs.measured[0].act_ms == []
+
+
+def test_a_case_of_several_studies_is_trained_once(module: Any, tmp_path: Path) -> None:
+    study, rows = module("replay_papers"), module("rows").Rows(tmp_path / "study.csv")
+    assert study.part_of("sampling", "prioritised") == study.part_of("exploration", "ladder")
+    options = argparse.Namespace(studies=["exploration", "sampling"], first_seed=1, seeds=2)
+    cases = ["exploration ladder", "exploration 0.4 for all", "exploration 0.1 for all", "sampling uniform"]
+    assert sorted((part, seed) for part, seed, _ in study.plan(options, rows)) == sorted(
+        (case, seed) for case in cases for seed in (1, 2)
+    )
+    rows.add("exploration ladder", 0, 2, {"mean": 1.0})
+    assert ("exploration ladder", 2) not in {(part, seed) for part, seed, _ in study.plan(options, rows)}
+    assert "| prioritised |" in study.table(rows, "sampling", 1)
