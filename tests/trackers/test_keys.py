@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from relaax.server.parameter_server.main import app
 from relaax.server.tracker.mlflow_run import SentState, parameters, reason_of
+from support.refusals import outcome_of
 
 CONFIG = ("--config", "da3c_gym_cartpole", "--bind", "127.0.0.1:0", "--set", "relaax-parameter-server.tracker=mlflow")
 
@@ -40,7 +40,7 @@ def test_unusable_tracker_is_refused(
         return found(name, *rest) if installed or name != "mlflow" else None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    done = CliRunner().invoke(app, [*CONFIG, *options], prog_name="relaax-parameter-server")
+    done = outcome_of(app, *CONFIG, *options)
     assert done.exit_code == 2
     assert "relaax-parameter-server.tracker: " in done.output
     assert sentence in " ".join(done.output.split())
