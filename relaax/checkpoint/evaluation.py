@@ -76,7 +76,7 @@ Rank = tuple[bool, float]
 def rank_of(manifest: Mapping[str, Any]) -> Rank | None:
     """Return the rank of a checkpoint by its mean return; None without one.
 
-    If the manifest has no number of episodes, the mean counts as one of all of them.
+    Without a number of episodes in the manifest, the mean counts as one over `WHOLE_MEAN` episodes.
     """
     mean, returns = manifest.get("mean_return"), manifest.get("returns")
     episodes = returns.get("episodes") if isinstance(returns, Mapping) else None
