@@ -380,5 +380,5 @@ def _has_checkpoints(folder: Path) -> bool:
 
 
 def _target(plan: Plan, source: str, file: Path, described: Description) -> EvaluationTarget:
-    policy = {"file": str(file), "algorithm": str(plan.algorithm)}
+    policy = {"file": str(file), "algorithm": str(plan.algorithm), "keys": plan.configuration.given_algorithm_keys()}
     return EvaluationTarget(plan, policy, source, described.checkpoint, described.global_step, described.mean_return)

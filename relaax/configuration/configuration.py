@@ -11,7 +11,7 @@ import pydantic
 
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.errors import nearest_file, unknown_configuration
-from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
+from relaax.configuration.layers import PREFIX, Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
 from relaax.configuration.lesson_sections import (
     CURRICULUM,
     OPPONENTS,
@@ -129,6 +129,15 @@ class Configuration:
         if not isinstance(path, str) or not path:
             raise ConfigurationError("algorithm.path: required: the name or the path of an algorithm, such as da3c")
         return path
+
+    def given_algorithm_keys(self) -> dict[str, Any]:
+        """Return the algorithm's keys that the command line or an environment variable sets, except its path."""
+        given = {
+            path[1]
+            for path, origin in self.origins.items()
+            if path[0] == ALGORITHM and (origin == COMMAND_LINE or origin.startswith(PREFIX))
+        }
+        return {key: value for key, value in self.as_dict()[ALGORITHM].items() if key in given - {"path"}}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the effective configuration in a file's form, with the defaults of all loaded sections."""
@@ -306,6 +315,6 @@ def _config(
 def _name_variable(line: str, origins: Mapping[KeyPath, str]) -> str:
     """Add to an error the environment variable of the wrong value: the file may be right."""
     for path, origin in origins.items():
-        if origin.startswith("RELAAX_") and line.startswith(f"{'.'.join(path)}: "):
+        if origin.startswith(PREFIX) and line.startswith(f"{'.'.join(path)}: "):
             return f"{line} (it comes from {origin})"
     return line

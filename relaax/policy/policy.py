@@ -25,7 +25,7 @@ from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
-from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.hosting.fingerprint import changed_keys, parse_fingerprint
 from relaax.hosting.loader import Algorithm
 from relaax.libraries import explained
 from relaax.parameters.interfaces import MetricsRecorder, Parameters, ParameterServerError, Pulled, Pushed
@@ -186,24 +186,38 @@ class Policy:
 _GREEDY = "greedy_exploit"
 
 
-def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool | None = None, seed: int = 0) -> Policy:
+def load(
+    file: Path | str,
+    *,
+    algorithm: Path | str | None = None,
+    greedy: bool | None = None,
+    keys: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Policy:
     """Load the policy of a file that `relaax checkpoints export` wrote.
 
     `algorithm`: the path of the algorithm's directory or file, if it does not come with RELAAX. Its code is run, so the
     path is never read from the file. `greedy`: if True, use the most probable action, or the mean of a Gaussian. If
     False, sample actions with `seed`: the same observations then get the same actions. By default, the run's
-    configuration for exploit mode applies.
+    configuration for exploit mode applies. `keys`: values of the algorithm's keys that differ from those in the
+    training, such as {"exploit_epsilon": 0.01}. Keys that are fixed when a run is resumed must not change.
 
     Raises PolicyError, and ModuleNotFoundError if the algorithm needs a library that is not installed.
     """
     found = read(file)
     try:
         described, *spaces = parse_fingerprint(json.dumps(found.description.fingerprint))
-        name, keys = str(described["algorithm"]), dict(described["configuration"])
+        name, trained = str(described["algorithm"]), dict(described["configuration"])
     except (ValueError, KeyError, TypeError) as error:
         raise PolicyError(f"{file} has no valid description: {error}") from None
     loaded = _algorithm(name, algorithm, file)
-    config = _config(loaded, keys, greedy)
+    changes = dict(keys or {})
+    if greedy is not None:
+        if _GREEDY in loaded.Config.model_fields:
+            changes[_GREEDY] = greedy
+        elif not greedy:
+            raise PolicyError(f"the algorithm {name} has no key {_GREEDY}: its exploit mode cannot be changed")
+    config = _config(loaded, trained, changes)
     refused = loaded.refusal(config, spaces[0], spaces[1])
     if refused is not None:
         raise PolicyError(f"{file}: {refused.sentence}")
@@ -231,18 +245,24 @@ def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorith
     return loaded
 
 
-def _config(algorithm: Algorithm, keys: dict[str, Any], greedy: bool | None) -> ConfigBase:
-    if greedy is not None and _GREEDY in algorithm.Config.model_fields:
-        keys[_GREEDY] = greedy
-    elif greedy is False:
-        raise PolicyError(f"the algorithm {algorithm.name} has no key {_GREEDY}: its exploit mode cannot be changed")
-    known = {key: value for key, value in keys.items() if value != HIDDEN}
+def _config(algorithm: Algorithm, trained: Mapping[str, Any], changes: Mapping[str, Any]) -> ConfigBase:
+    """Return the configuration of a training with some keys changed. Raises PolicyError."""
+    known = {key: value for key, value in trained.items() if value != HIDDEN}
     try:
         config: ConfigBase = algorithm.configure({**known, "path": str(algorithm.source)})
     except ConfigurationError as error:
         raise PolicyError(
             f"the algorithm {algorithm.name} differs from the version that trained this policy: {error}"
         ) from error
+    if not changes:
+        return config
+    try:
+        config = algorithm.configure({**known, **changes, "path": str(algorithm.source)})
+    except ConfigurationError as error:
+        raise PolicyError(str(error)) from error
+    fixed = changed_keys(trained, config)
+    if fixed:
+        raise PolicyError(f"a trained policy acts only with the values of its training: {'; '.join(map(str, fixed))}")
     return config
 
 

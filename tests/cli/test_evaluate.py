@@ -218,6 +218,11 @@ def test_videos_of_every_second_episode_are_readable(place: Path, tmp_path: Path
         (["poles.yaml", "--json", "no/such/file.json"], 2, "--json no/such/file.json: its folder does not exist"),
         (["poles.yaml", "--json", "nameless"], 2, "--json nameless must be a file, not a folder"),
         (["nameless/policy.safetensors"], 2, "give its configuration with --config FILE"),
+        (
+            ["poles.yaml", "--set", "algorithm.lstm=true"],
+            2,
+            "algorithm.lstm is false in the checkpoint, true in",
+        ),
         (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "but the policy was trained on Box(float32, [4])"),
     ],
 )

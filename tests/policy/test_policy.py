@@ -115,6 +115,27 @@ def test_greedy_defaults_to_the_run_configuration(tmp_path: Path) -> None:
         assert (first != second) is varies
 
 
+def test_keys_of_exploit_mode_can_change(tmp_path: Path) -> None:
+    path, _, _ = write(tmp_path, bundled("apex"), VECTOR, Discrete(3), network={"dense": [8]})
+
+    def drawn(epsilon: float) -> set[int]:
+        policy = relaax.policy.load(path, greedy=False, keys={"exploit_epsilon": epsilon})
+        return {policy.act(np.ones(3, np.float32)) for _ in range(50)}
+
+    assert len(drawn(0.0)) == 1
+    assert drawn(1.0) == {0, 1, 2}
+    for keys, message in (
+        (
+            {"network": {"dense": [9]}},
+            r"algorithm.network.dense is \[8\] in the checkpoint, \[9\] in the configuration",
+        ),
+        ({"exploit_epsilon": 2}, "exploit_epsilon"),
+        ({"exploit_epsilom": 0}, "did you mean 'exploit_epsilon'"),
+    ):
+        with pytest.raises(PolicyError, match=message):
+            relaax.policy.load(path, keys=keys)
+
+
 def test_own_algorithm_is_loaded_by_its_path(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text(fill_template(ALGORITHM, ".py", "mine"), encoding="utf-8")
