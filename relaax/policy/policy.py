@@ -257,13 +257,13 @@ def _config(algorithm: Algorithm, trained: Mapping[str, Any], changes: Mapping[s
     if not changes:
         return config
     try:
-        config = algorithm.configure({**known, **changes, "path": str(algorithm.source)})
+        changed: ConfigBase = algorithm.configure({**known, **changes, "path": str(algorithm.source)})
     except ConfigurationError as error:
         raise PolicyError(str(error)) from error
-    fixed = changed_keys(trained, config)
+    fixed = changed_keys(config.model_dump(mode="json", by_alias=True), changed)
     if fixed:
         raise PolicyError(f"a trained policy acts only with the values of its training: {'; '.join(map(str, fixed))}")
-    return config
+    return changed
 
 
 class FixedParameters(Parameters):
