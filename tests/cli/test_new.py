@@ -16,7 +16,7 @@ from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.cli.app import app
 from relaax.cli.run.plan import make_plan
 from relaax.client import command
-from support.page_runner import free_ports
+from support.ports import free_ports
 from support.processes import Processes, project_command
 from support.run import Runs
 

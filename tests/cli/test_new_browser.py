@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 from support.machine import need
+from support.ports import free_ports
 from support.processes import Processes, Running, wait_until
 from support.run import Runs
-from support.screens import Browser, free_ports
+from support.screens import Browser
 from support.service import Service
 
 FILES = {

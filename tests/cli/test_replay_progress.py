@@ -10,7 +10,7 @@ import pytest
 from relaax.cli.run import progress as replay_progress
 from relaax.cli.run.progress import ReplayProgress, ReplayProgressReader, ReplayShards
 from relaax.transport.channel import Target
-from support.page_runner import free_ports
+from support.ports import free_ports
 from support.processes import wait_until
 from support.replay_servers import client_of, numbered, numbers, serving
 

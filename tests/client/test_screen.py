@@ -15,10 +15,11 @@ import pytest
 
 from relaax.client.program.screen import ScreenError, run_on_screen
 from support.machine import need
+from support.ports import free_ports
 from support.processes import Processes, Running, wait_until
 from support.programs import ROOT, program
 from support.rlx_peer import RlxPeer
-from support.screens import CARD, PASSWORD, Browser, card, free_ports, middle, variables, vnc_screenshot
+from support.screens import CARD, PASSWORD, Browser, card, middle, variables, vnc_screenshot
 
 SERVER = ("Xtigervnc", "tigervncpasswd", "websockify")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.machine import peer_python
-from support.page_runner import free_ports
 from support.pages import DOCS, files
+from support.ports import free_ports
 from support.processes import Processes, wait_until
 from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
 from support.unity import compiled

@@ -13,9 +13,10 @@ import pytest
 
 from support.charts import containers, one, render
 from support.image_builds import Container, ImageStore, require_buildah, stop
+from support.ports import free_ports
 from support.processes import Processes, Running, wait_until
 from support.scrape import health, scraped, status_url
-from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
+from support.screens import PASSWORD, Browser, variables, vnc_screenshot
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
-import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from support.pages import blocks, files
+from support.ports import free_ports
 from support.processes import Processes, Running, wait_until
 
 SERVERS = "servers"
@@ -37,19 +35,6 @@ relaax() {
 pip() { python -m pip --disable-pip-version-check "$@"; }
 tensorboard() { command tensorboard "$@" --port 0; }
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free at this moment.
-
-    They are below the range from which the system assigns ports. Otherwise another test could be assigned one of them
-    before a server listens on it.
-    """
-    free: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 5 * count):
-        with suppress(OSError), socket.create_server(("localhost", port)):
-            free.append(port)
-    return free[:count]
 
 
 class PageRunner:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from types import TracebackType
 import psutil
 
 from support.namespaces import Namespaces
+from support.ports import free_ports
 from support.processes import Processes, Running
 
 RAY = (sys.executable, str(Path(__file__).with_name("patient_ray.py")))
@@ -24,12 +24,6 @@ START_SECONDS = 240.0
 _CONNECTED = "Ray runtime started"
 _AGENTS = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
 """Options with the ports of a raylet's agents. Without them, the raylet waits for the agents, but only for 15 s."""
-
-
-def free_port() -> int:
-    """Return a port that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 class RayNodes:
@@ -41,7 +35,7 @@ class RayNodes:
     def __init__(self, processes: Processes, network: Namespaces | None = None) -> None:
         self._processes = processes
         self._network = network
-        self._port = 6379 if network is not None else free_port()
+        self._port = 6379 if network is not None else free_ports(1)[0]
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short: Unix sockets have names of at most 107 bytes
         self.running: dict[int, Running] = {}
         self.environment = {
@@ -74,12 +68,13 @@ class RayNodes:
         """Start a node and wait until it is ready. Node 0 is the head. `config`: configuration of Ray's autoscaler."""
         words = ["start", "--block", "--node-ip-address", self.host(index), "--disable-usage-stats"]
         words += ["--object-store-memory", str(STORE_BYTES), "--num-cpus", f"{cpus:g}", "--resources", resources]
+        client, *agents = free_ports(1 + len(_AGENTS))
         if index == 0:
             words += ["--head", "--port", str(self._port), "--include-dashboard=false", "--temp-dir", self._folder]
-            words += ["--ray-client-server-port", str(free_port())]
+            words += ["--ray-client-server-port", str(client)]
         else:
             words += ["--address", self.address]
-        words += [word for name in _AGENTS for word in (f"--{name}", str(free_port()))]
+        words += [word for name, port in zip(_AGENTS, agents, strict=True) for word in (f"--{name}", str(port))]
         if config is not None:
             words += ["--autoscaling-config", str(config)]
         self.running[index] = running = self._processes.start(

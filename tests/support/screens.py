@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import os
-import random
 import shutil
-import socket
 import subprocess
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from PIL import Image
 from support.processes import project_command
 
 PASSWORD = "s3cret!"
-_PORTS = range(20_000, 32_000)
 CARD = """
 import gymnasium, numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -37,17 +34,6 @@ def card() -> npt.NDArray[np.uint8]:
     """Return the image of Card-v0, uint8 [400, 600, 3]."""
     blocks = np.random.default_rng(7).integers(0, 255, (10, 15, 3), np.uint8)
     return blocks.repeat(40, 0).repeat(40, 1)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports of loopback outside the range from which the kernel assigns ports."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError(f"fewer than {count} free ports in {_PORTS}")
 
 
 def variables(vnc: int, page: int) -> dict[str, str]:
