@@ -53,7 +53,7 @@ def test_training_outlives_its_command_and_ends_with_checkpoint(nodes: RayNodes,
             lambda said: len(of_role(said, "rlx-server")) == 2 and len(of_role(said, "client")) == 1, "it is so"
         )
         again = nodes.relaax("cluster", "start", CARTPOLE, "--name", "it")
-        assert (again.returncode, "it is running" in again.stderr) == (2, True)
+        assert (again.returncode, "it is running" in again.stderr) == (2, True), again.stdout + again.stderr
         summary = training.stop()
     assert summary["status"] == "interrupted"
     assert summary["lost_steps"] == 0
