@@ -66,13 +66,13 @@ STUDIES = {
     "bundles": Study(
         "Gorila: bundles",
         "gorila_gym_lunarlander",
-        ("--max-time", "12m"),
+        ("--max-time", "10m"),
         "seconds",
         {
-            "1": Case(clients=1, load=0.4),
-            "2": Case(clients=2, load=0.6),
+            "1": Case(clients=1, load=0.3),
+            "2": Case(clients=2, load=0.5),
             "4": Case(clients=4),
-            "2, bounded": Case(BOUNDED, clients=2, load=0.6),
+            "2, bounded": Case(BOUNDED, clients=2, load=0.5),
             "4, bounded": Case(BOUNDED, clients=4),
         },
     ),
