@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Pulled, Space, StepResult
 from relaax.algorithm_base.acting.actions import actions_refusal
+from relaax.algorithm_base.acting.exploration import PersistentNoise
 from relaax.algorithm_base.acting.policy_graph import PolicyGraph
 from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.inputs import Inputs
@@ -58,6 +59,7 @@ class Agent(AgentBase):
         self._outputs: Mapping[str, Array] = {}  # with which the newest actions were chosen
         self._actions: npt.NDArray[Any] = np.zeros(0)
         self._rng = np.random.default_rng([context.seed, *context.actors])
+        self._noise = PersistentNoise(self._policy, 1.0 if context.exploit else config.persistence, self._rng)
         self._exchange = Exchange(config, context)
         self._use(self._exchange.pull())
 
@@ -158,7 +160,7 @@ class Agent(AgentBase):
         if exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
         else:
-            actions = self._policy.sample(outputs, self._rng)
+            actions = self._noise.sample(outputs)
         if inputs.held is not None:  # the state of these rows is computed again, from the same inputs
             actions = inputs.keep_held(self._actions, actions)
             outputs = {head: inputs.keep_held(self._outputs[head], output) for head, output in outputs.items()}

@@ -31,6 +31,13 @@ class PolicyConfig(ActorCriticConfig):
         1.0, gt=1e-5, description="Initial variance of real numbers whose bounds are -1 and 1."
     )
 
+    persistence: Free[float] = Field(
+        1.0,
+        ge=1,
+        description="Mean number of steps for which the random numbers that select actions stay the same; more "
+        "explores farther.",
+    )
+
     def actions(self, space: Space) -> ActionMap:
         """Return the policy of an action space."""
         return ActionMap(space, spherical=self.spherical, entropy_weights=self.entropy_weights)

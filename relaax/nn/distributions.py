@@ -39,11 +39,13 @@ class Distribution(ABC):
     action_shape, action_dtype: of one action.
     choices: the number of actions of each choice that a mask can restrict, in order; empty without choices.
     max_entropy: in nats; infinite if there is no maximum.
+    numbers: how many random numbers select an action.
     """
 
     heads: Mapping[str, int]
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
+    numbers: int
     choices: tuple[int, ...] = ()
     max_entropy = math.inf
 
@@ -56,8 +58,20 @@ class Distribution(ABC):
         return outputs if valid is None or not self.choices else {**outputs, "policy": masked(outputs["policy"], valid)}
 
     @abstractmethod
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Draw the random numbers that select `count` actions, float64 [count, numbers]."""
+
+    @abstractmethod
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """Return the actions [N, *action_shape] that random numbers select. They depend on nothing else.
+
+        `outputs`: head -> float32 [N, width]. `noise`: float64 [N, numbers], each row drawn by `noise`.
+        """
+
     def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
         """Draw actions [N, *action_shape]. `outputs`: head -> float32 [N, width]."""
+        count = len(next(iter(outputs.values())))
+        return self.select(outputs, self.noise(count, rng))
 
     @abstractmethod
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
@@ -84,15 +98,18 @@ class Categorical(Distribution):
 
     def __init__(self, choices: int) -> None:
         self.heads = {"policy": choices}
+        self.numbers = choices
         self.choices = (choices,)
         self.max_entropy = math.log(choices)
         self.action_shape = ()
         self.action_dtype = np.dtype(np.int64)
 
-    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.gumbel(size=(count, self.numbers))
+
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
         # argmax(logits + Gumbel noise) is a sample of the softmax.
-        logits = outputs["policy"]
-        actions: npt.NDArray[Any] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        actions: npt.NDArray[Any] = (outputs["policy"] + noise).argmax(axis=1)
         return actions
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
@@ -122,13 +139,16 @@ class MultiCategorical(Distribution):
     def __init__(self, choices: Sequence[int]) -> None:
         self.choices = tuple(choices)
         self.heads = {"policy": sum(choices)}
+        self.numbers = sum(choices)
         self.max_entropy = sum(map(math.log, choices))
         self.action_shape = (len(self.choices),)
         self.action_dtype = np.dtype(np.int64)
 
-    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        logits = outputs["policy"]
-        return self._largest(logits + rng.gumbel(size=logits.shape))
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.gumbel(size=(count, self.numbers))
+
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        return self._largest(outputs["policy"] + noise)
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
         return self._largest(outputs["policy"])
@@ -168,13 +188,16 @@ class Bernoulli(Distribution):
 
     def __init__(self, size: int) -> None:
         self.heads = {"policy": size}
+        self.numbers = size
         self.max_entropy = size * math.log(2)
         self.action_shape = (size,)
         self.action_dtype = np.dtype(np.int8)
 
-    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        logits = outputs["policy"]
-        return (rng.random(logits.shape) < _sigmoid(logits)).astype(self.action_dtype)
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.random((count, self.numbers))
+
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        return (noise < _sigmoid(outputs["policy"])).astype(self.action_dtype)
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
         return (outputs["policy"] > 0).astype(self.action_dtype)
@@ -209,15 +232,17 @@ class Gaussian(Distribution):
         self, size: int, spherical: bool = False, entropy_weights: npt.NDArray[np.float64] | None = None
     ) -> None:
         self.heads = {"mean": size, "variance": 1 if spherical else size}
+        self.numbers = size
         weights: Array = np.asarray(np.ones(size) if entropy_weights is None else entropy_weights, np.float32)
         self._entropy_weights = weights.sum(keepdims=True) if spherical else weights  # of each variance
         self.action_shape = (size,)
         self.action_dtype = np.dtype(np.float32)
 
-    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        mean = outputs["mean"]
-        noise = rng.standard_normal(mean.shape)
-        return (mean + np.sqrt(self._variance(outputs)) * noise).astype(self.action_dtype)
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return rng.standard_normal((count, self.numbers))
+
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        return (outputs["mean"] + np.sqrt(self._variance(outputs)) * noise).astype(self.action_dtype)
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
         return outputs["mean"].astype(self.action_dtype)
@@ -269,11 +294,13 @@ class Composite(Distribution):
     def __init__(self, parts: Sequence[Distribution], entropy_weights: Sequence[float] = ()) -> None:
         self.parts = tuple(parts)
         self.heads = {f"{head}.{i}": width for i, part in enumerate(parts) for head, width in part.heads.items()}
+        self.numbers = sum(part.numbers for part in parts)
         self.choices = tuple(choice for part in parts for choice in part.choices)
         self.columns = tuple(_consecutive([math.prod(part.action_shape) for part in parts]))
         """The columns of each part's action."""
         self.action_shape = (self.columns[-1].stop,)
         self.action_dtype = np.dtype(np.float64)  # exact for all numbers of actions
+        self._noise_columns = tuple(_consecutive([part.numbers for part in parts]))
         self._valid_columns = tuple(_consecutive([sum(part.choices) for part in parts]))
         weights = entropy_weights or [1.0] * len(parts)
         self.max_entropy = sum(weight * part.max_entropy for part, weight in zip(parts, weights, strict=True))
@@ -293,8 +320,12 @@ class Composite(Distribution):
                 replaced[f"{head}.{i}"] = values
         return replaced
 
-    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        return self.joined([part.sample(self._outputs_of(i, outputs), rng) for i, part in enumerate(self.parts)])
+    def noise(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        return np.concatenate([part.noise(count, rng) for part in self.parts], axis=1)
+
+    def select(self, outputs: Mapping[str, Array], noise: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        columns = enumerate(self._noise_columns)
+        return self.joined([self.parts[i].select(self._outputs_of(i, outputs), noise[:, each]) for i, each in columns])
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
         return self.joined([part.mode(self._outputs_of(i, outputs)) for i, part in enumerate(self.parts)])

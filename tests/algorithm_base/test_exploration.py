@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.acting.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy, ladder_of_epsilons
+from relaax.algorithm_base.acting.exploration import (
+    LinearAnnealing,
+    PersistentNoise,
+    drawn_epsilons,
+    epsilon_greedy,
+    ladder_of_epsilons,
+)
+from relaax.nn.distributions import Bernoulli, Categorical, Composite, Distribution, Gaussian, MultiCategorical
 
 PAPER = ([0.1, 0.01, 0.5], [0.4, 0.3, 0.3])
 
@@ -59,3 +66,28 @@ def test_share_of_random_actions_equals_epsilon() -> None:
     assert shares[0].tolist() == [0, 1, 0]
     assert shares[1] == pytest.approx([0.2, 0.6, 0.2], abs=0.02)  # 0.4 + 0.6 / 3 for the best
     assert shares[2] == pytest.approx([1 / 3] * 3, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Categorical(4),
+        MultiCategorical([3, 2]),
+        Bernoulli(3),
+        Gaussian(2),
+        Gaussian(2, spherical=True),
+        Composite([Gaussian(2), Categorical(4), Bernoulli(3), MultiCategorical([3, 2])]),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_persistent_numbers_select_the_same_actions(policy: Distribution) -> None:
+    outputs = {head: np.zeros((2000, width), np.float32) for head, width in policy.heads.items()}
+    never = PersistentNoise(policy, 1e9, np.random.default_rng(1))
+    noise = PersistentNoise(policy, 4, np.random.default_rng(1))
+    first = policy.sample(outputs, np.random.default_rng(1))
+    assert np.array_equal(never.sample(outputs), first)
+    assert np.array_equal(never.sample(outputs), first)
+    assert np.array_equal(noise.sample(outputs), first)
+    same = (noise.sample(outputs) == first).reshape(2000, -1).all(axis=1)
+    chance = (policy.sample(outputs, np.random.default_rng(2)) == first).reshape(2000, -1).all(axis=1).mean()
+    assert same.mean() == pytest.approx(0.75 + 0.25 * chance, abs=0.04)  # the standard deviation is 0.01

@@ -151,7 +151,8 @@ def test_only_valid_action_is_certain(logits: list[float]) -> None:
 def test_samples_follow_the_probabilities_of_valid_actions() -> None:
     outputs = {"policy": np.log(np.tile(np.array([[0.5, 0.1, 0.2, 0.2]], np.float32), (200_000, 1)))}
     valid = np.tile([False, True, True, False], (200_000, 1))
-    drawn = ONE.sample({"policy": ONE.masked(outputs, valid)["policy"]}, np.random.default_rng(0))
+    policy = Categorical(4)
+    drawn = policy.sample(policy.masked(outputs, valid), np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(1 + 2 / 3, abs=0.01)
 
 

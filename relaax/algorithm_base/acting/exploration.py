@@ -1,15 +1,15 @@
-"""Exploration: schedules of epsilon, and epsilon-greedy actions."""
+"""Exploration: schedules of epsilon, epsilon-greedy actions, and random numbers that last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.distributions import masked
+from relaax.nn.distributions import Distribution, masked
 
 Array = npt.NDArray[np.float64]
 
@@ -79,3 +79,28 @@ def epsilon_greedy(
         drawn = (np.cumsum(valid, axis=1) > rng.integers(0, np.count_nonzero(valid, axis=1))[:, None]).argmax(axis=1)
     chosen: npt.NDArray[np.int64] = np.where(random, drawn, values.argmax(axis=1))
     return chosen
+
+
+class PersistentNoise:
+    """The random numbers that select the actions of N environments; each environment keeps its own for some steps.
+
+    At each step, an environment draws new ones with probability 1 / `persistence`. So every action has the probability
+    that the policy gives it, while the actions of an environment resemble each other: at first, when all actions are
+    about equally likely, they are repeated. That reaches states which independent actions almost never reach (Dabney et
+    al. 2021), and moves robots smoothly (Raffin et al. 2021, who keep noise for a fixed number of steps). With a
+    `persistence` of 1 the actions are independent.
+    """
+
+    def __init__(self, policy: Distribution, persistence: float, rng: np.random.Generator) -> None:
+        self._policy, self._renewal, self._rng = policy, 1 / persistence, rng
+        self._noise: Array | None = None
+
+    def sample(self, outputs: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
+        """Draw the next actions [N, *action_shape]. `outputs`: head -> float32 [N, width]; N never changes."""
+        count = len(next(iter(outputs.values())))
+        noise = self._policy.noise(count, self._rng)
+        if self._noise is not None and self._renewal < 1:
+            kept = self._rng.random(count) >= self._renewal
+            noise[kept] = self._noise[kept]
+        self._noise = noise
+        return self._policy.select(outputs, noise)

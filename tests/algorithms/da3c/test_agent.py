@@ -50,6 +50,27 @@ def test_each_actor_draws_different_numbers() -> None:
     assert drawn[0] != drawn[2]
 
 
+@pytest.mark.parametrize(("keys", "repeated"), [({}, 0.625), ({"persistence": 10}, 0.9625)])
+def test_persistent_actions_keep_their_probabilities(keys: dict[str, Any], repeated: float) -> None:
+    # Of independent actions, (3/4)^2 + (1/4)^2 = 0.625 repeat the last one. 9 of 10 environments keep their numbers.
+    agent, _ = agent_with(constant_policy([np.log(3.0), 0.0]), environments=8000, keys=LINEAR | keys)
+    envs = RandomEnvironments(VECTOR, Discrete(2), 8000)
+    actions, shares = agent.reset(envs.reset()), list[float]()
+    for _ in range(4):  # fewer than episode_len, so the policy is the same
+        before, actions = actions[0].copy(), agent.step(envs.step(actions))
+        assert actions[0].mean() == pytest.approx(0.25, abs=0.02)
+        shares.append(float((actions[0] == before).mean()))
+    assert shares == pytest.approx([repeated] * 4, abs=0.02)
+
+
+def test_exploit_does_not_repeat_sampled_actions() -> None:
+    keys = LINEAR | {"greedy_exploit": False, "persistence": 1000}
+    agent, _ = agent_with(constant_policy([0.0, 0.0]), environments=200, exploit=True, keys=keys)
+    envs = RandomEnvironments(VECTOR, Discrete(2), 200)
+    first = agent.reset(envs.reset())[0].copy()
+    assert 50 < np.count_nonzero(agent.step(envs.step([first]))[0] == first) < 150
+
+
 def test_exploit_takes_the_most_probable_action() -> None:
     agent, parameters_client = agent_with(
         constant_policy([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR
